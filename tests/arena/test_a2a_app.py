@@ -117,9 +117,9 @@ async def test_a_task_can_be_asked_for_joined_listed_and_cancelled():
         assert (await http.get("/tasks", params={"contextId": "other"})).json()["tasks"] == []
         joined = []
         async with anyio.create_task_group() as group:
-            group.start_soon(_join, http, begun["id"], joined)
-            while not joined:
-                await anyio.sleep(0.01)
+            began = anyio.Event()
+            group.start_soon(_join, http, begun["id"], joined, began)
+            await began.wait()
             cancelled = (await http.post(f"/tasks/{begun['id']}:cancel", json={})).json()
         assert cancelled["status"]["state"] == "TASK_STATE_CANCELED"
         assert waiting.cancelled == ["c"]
@@ -128,11 +128,12 @@ async def test_a_task_can_be_asked_for_joined_listed_and_cancelled():
         assert again["error"]["code"] == -32002
 
 
-async def _join(http, task_id, lines):
+async def _join(http, task_id, lines, began):
     async with http.stream("GET", f"/tasks/{task_id}:subscribe") as answer:
         async for line in answer.aiter_lines():
             if line.startswith("data:"):
                 lines.append(line)
+                began.set()
 
 
 async def test_a_task_that_waits_for_its_client_takes_another_message():

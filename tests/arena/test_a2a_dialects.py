@@ -86,7 +86,20 @@ def test_a_card_that_offers_nothing_known_is_refused_with_what_it_offers(card):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "file:///etc/passwd", "http://", "ftp://x", "http://u:p@h", "http://h?q", "http://[::"]
+    "url",
+    [
+        "",
+        "file:///etc/passwd",
+        "http://",
+        "ftp://x",
+        "http://u:p@h",
+        "http://h?q",
+        "http://[::",
+        "http://loc\nalhost",
+        "http://ⓛocalhost",
+        "http://a b",
+        "http://127.0.0.1\\.evil",
+    ],
 )
 def test_only_plain_web_addresses_are_addresses_of_peers(url):
     assert plain_url(url)

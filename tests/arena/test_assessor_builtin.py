@@ -219,6 +219,24 @@ async def test_a_judge_grades_the_talk_and_a_failing_one_leaves_it_unscored():
             assert events[-1].state == "failed"
 
 
+class Asks(Says):
+    """Ends every answer by asking for input, and must be answered in the same task."""
+
+    async def answer(self, message, context_id, updates):
+        self.asked.append((context_id, message.task_id))
+        await updates.status("thinking")
+        return Reply.text("ADD 1", "input-required")
+
+
+async def test_a_participant_that_asks_for_input_continues_its_task():
+    asking = Asks()
+    verdict_of(await play(GAME, {"odd": asking, "even": Says("ADD 1")}))
+    (context, task), (again, continued) = asking.asked
+    assert context == again
+    assert task is None
+    assert continued is not None
+
+
 class Sleeps(Says):
     """Begins to think and never answers."""
 

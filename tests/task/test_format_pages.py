@@ -25,9 +25,7 @@ MODELS: dict[str, type[Record]] = {
     for model in walk_models(root)
 } | {model.__name__: model for model in strategies.STRATEGIES.values()}
 MODELS |= {
-    model.__name__: model
-    for root in (game_records.GameRecord, game_records.DrawRecord)
-    for model in walk_models(root)
+    model.__name__: model for root in (game_records.GameRecord, game_records.DrawRecord) for model in walk_models(root)
 }
 DOCUMENTED_ELSEWHERE = {"Strategy"}
 

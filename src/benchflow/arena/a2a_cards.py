@@ -67,6 +67,8 @@ def plain_url(text: str) -> str | None:
     try:
         parts = urlsplit(text)
         bad = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        # What is read differently by different parsers is refused: they drop tabs, and map letters to others.
+        bad = bad or not text.isascii() or not text.isprintable() or " " in text or "\\" in text
     except ValueError:
         bad = True
     if bad:

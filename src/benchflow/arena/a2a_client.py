@@ -7,9 +7,11 @@ answers are refused, and a card leads to no other machine than the one that was 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -113,6 +115,7 @@ class A2APeer:
             trust_env=False,
             follow_redirects=False,
             transport=self._transport,
+            verify=_certificates(),
         )
         try:
             self._route = await self._discover()
@@ -160,7 +163,13 @@ class A2APeer:
                 yield event
 
     async def ask(
-        self, text: str | None, data: Any = None, *, context_id: str | None = None, timeout: float | None = None
+        self,
+        text: str | None,
+        data: Any = None,
+        *,
+        context_id: str | None = None,
+        task_id: str | None = None,
+        timeout: float | None = None,
     ) -> Answer:
         """Send a message and wait for the whole answer: its artifacts, then the message at its end.
 
@@ -168,7 +177,9 @@ class A2APeer:
         """
         answer = _Gathered(context_id)
         try:
-            async with aclosing(self.send(text, data, context_id=context_id, timeout=timeout)) as events:
+            async with aclosing(
+                self.send(text, data, context_id=context_id, task_id=task_id, timeout=timeout)
+            ) as events:
                 async for event in events:
                     answer.take(event)
         except BaseException:
@@ -260,17 +271,23 @@ class A2APeer:
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         if content is not None:
             headers |= {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        request = self._http.build_request(method, url, content=content, headers=headers)
         with exchange.guarded(), exchange.time():
+            request = self._http.build_request(method, url, content=content, headers=headers)
             answer = await self._http.send(request, stream=True)
         try:
             with exchange.guarded():
-                if "content-encoding" in answer.headers:
+                if answer.headers.get("content-encoding", "identity") != "identity":
                     raise exchange.failure("protocol", "compresses its answers, which it was asked not to do")
                 yield answer
         finally:
             with anyio.CancelScope(shield=True):
                 await answer.aclose()
+
+
+@lru_cache(maxsize=1)
+def _certificates() -> ssl.SSLContext:
+    """The authorities that are trusted; reading them takes longer than a message, so that clients share them."""
+    return httpx.create_ssl_context()
 
 
 def _configuration(route: Route) -> dict[str, Any]:

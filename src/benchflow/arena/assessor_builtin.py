@@ -16,7 +16,7 @@ from typing import Any, Final
 import anyio.lowlevel
 
 from benchflow.arena.a2a_cards import plain_url
-from benchflow.arena.a2a_client import A2APeer, PeerLimits
+from benchflow.arena.a2a_client import A2APeer, Answer, PeerLimits
 from benchflow.arena.a2a_tasks import Updates
 from benchflow.arena.a2a_types import Message, PeerFailure, Reply, json_parts, parts_of
 from benchflow.arena.game_judge import Ask, judged
@@ -208,7 +208,8 @@ class _Table:
 
     play: Play
     peers: dict[str, A2APeer]
-    contexts: dict[str, str | None]
+    talks: dict[str, Answer]
+    """The last answer of each role: its conversation, and the task if that waits for us."""
     updates: Updates
 
     async def seat(self, stack: AsyncExitStack, peers: PeerOf, participants: Mapping[str, str]) -> None:
@@ -225,14 +226,15 @@ class _Table:
             asked = question(self.play)
             peer = self.peers[asked.role]
             try:
-                answer = await peer.ask(asked.text, context_id=self.contexts.get(asked.role))
+                context, task = self._where(asked.role)
+                answer = await peer.ask(asked.text, context_id=context, task_id=task)
                 if answer.state in ("failed", "rejected", "canceled", "auth-required"):
                     raise PeerFailure("refused", f"The participant ended its task as {answer.state}.")
             except PeerFailure as error:
                 self._lost(asked.role, error)
                 await self.updates.status(f"{asked.role} forfeits: {error}")
                 continue
-            self.contexts[asked.role] = answer.context_id or self.contexts.get(asked.role)
+            self.talks[asked.role] = answer
             turns = len(self.play.played)
             self.play = answered(self.play, answer.text)
             if len(self.play.played) > turns:
@@ -241,6 +243,13 @@ class _Table:
                     await self.updates.status(data=_reward_event(role, reward, terminal=False))
             await anyio.lowlevel.checkpoint()
         return self.play
+
+    def _where(self, role: str) -> tuple[str | None, str | None]:
+        """The conversation of a role, and its task if that asked for input."""
+        last = self.talks.get(role)
+        if last is None:
+            return None, None
+        return last.context_id, last.task_id if last.state == "input-required" else None
 
     def _lost(self, role: str, error: PeerFailure) -> None:
         """A participant that failed has lost if the protocol says so; otherwise the game has no result."""

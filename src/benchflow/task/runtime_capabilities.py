@@ -17,7 +17,7 @@ from benchflow.plugins import SANDBOXES
 from benchflow.task.capability_table import TABLE, Refused
 from benchflow.task.config.interaction import ARENA
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import Record, join
+from benchflow.task.config.parsed_record import IssueLog, Record, join
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.prompt_plan import compile_user_runtime
 from benchflow.task.document.task_document import TaskDocument
@@ -257,6 +257,22 @@ class _Gate:
         interaction = package.document.namespace.interaction if package.document is not None else None
         if interaction is not None and interaction.assessor not in (None, strategy.role):
             self.refuse(f"{path}.role", f"benchflow.interaction.assessor is '{interaction.assessor}'")
+        if strategy.agent is None:
+            self._game(f"{path}.config", strategy, interaction.participants if interaction is not None else ())
+
+    def _game(self, path: str, strategy: AssessorStrategy, participants: tuple[str, ...]) -> None:
+        """The built-in assessor needs a game, for exactly the participants."""
+        from benchflow.task.verifier.game_protocol import read_game  # few packages have one
+
+        problems = IssueLog()
+        game = read_game(strategy.config, path, problems)
+        if game is None:
+            first = problems.issues[0]
+            reason = f"{first.message}; the built-in assessor plays the game of config, another one is named by agent"
+            self.refuse(first.path, reason)
+        elif set(game.roles) != set(participants):
+            roles, names = ", ".join(game.roles), ", ".join(participants)
+            self.refuse(f"{path}.roles", f"the game has {roles}, and benchflow.interaction.participants {names}")
 
 
 def _is_arena(package: TaskPackage) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import shutil
 import string
 from pathlib import Path
 
@@ -104,6 +105,34 @@ def test_the_roles_of_an_example_are_its_participants(name):
     package = load_package(EXAMPLES / name)
     game = read_game(package.verifier_document.selected.config, "config", IssueLog())
     assert game.roles == package.document.namespace.interaction.participants
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (("      config:", "      config: {free: 1}\n      description: |"), "config.free"),
+        (("            brief: You are the seller", "            brief: You are the vendor"), None),
+        (("          seller:\n            brief", "          vendor:\n            brief"), "config.turns[1].role"),
+    ],
+)
+def test_an_arena_without_an_agent_needs_a_game_for_its_participants(change, path, tmp_path):
+    shutil.copytree(EXAMPLES / "haggle-arena", tmp_path / "game")
+    document = tmp_path / "game/verifier/verifier.md"
+    text = document.read_text()
+    assert change[0] in text
+    document.write_text(text.replace(*change))
+    package = load_package(tmp_path / "game", sandbox="local")
+    found = [issue.path for issue in (*package.issues, *package.runtime_issues)]
+    assert found[:1] == ([] if path is None else [f"verifier.strategies.referee.{path}"])
+
+
+def test_a_game_for_other_roles_than_the_participants_is_not_launched(tmp_path):
+    shutil.copytree(EXAMPLES / "haggle-arena", tmp_path / "game")
+    task = tmp_path / "game/task.md"
+    task.write_text(task.read_text().replace("participants: [buyer, seller]", "participants: [buyer]"))
+    (feature,) = load_package(tmp_path / "game", sandbox="local").runtime_issues
+    assert feature.path == "verifier.strategies.referee.config.roles"
+    assert "the game has buyer, seller, and benchflow.interaction.participants buyer" in feature.reason
 
 
 def test_the_game_on_the_page_about_the_language_is_sound():

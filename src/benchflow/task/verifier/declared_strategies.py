@@ -23,6 +23,8 @@ from benchflow.task.config.parsed_record import (
 )
 
 DEFAULT_ORS_INPUT: Final = "trajectory/ors-rewards.jsonl"
+GAME_KEYS: Final = frozenset({"roles", "moves", "turns", "payoffs"})
+"""Keys by which the `config` of an assessor is known as a game."""
 
 
 def _evidence_path(value: Any, path: str, problems: IssueLog) -> str:
@@ -226,8 +228,11 @@ class AssessorStrategy(Strategy):
 
     @classmethod
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
-        """Without an agent, `config` is the game that the built-in assessor plays."""
-        if "agent" not in values and values.get("config"):
+        """Without an agent, `config` is the game that the built-in assessor plays.
+
+        One that is nothing like a game belongs to a runtime that we do not know; the gate refuses to run it.
+        """
+        if "agent" not in values and GAME_KEYS & values.get("config", {}).keys():
             from benchflow.task.verifier.game_protocol import read_game  # few packages have one
 
             read_game(values["config"], join(path, "config"), problems)

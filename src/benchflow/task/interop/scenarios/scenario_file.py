@@ -29,8 +29,6 @@ PLACE_OPTIONS: Final = ("--host", "--port", "--card-url")
 class ScenarioError(IssuesError):
     """A scenario file that is not valid."""
 
-    default_code = "invalid-scenario"
-
 
 def _endpoint(value: Any, path: str, problems: IssueLog) -> str:
     text = some_text.parse(value, path, problems)
