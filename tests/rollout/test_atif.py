@@ -103,6 +103,29 @@ def test_a_result_that_is_not_sound_json_is_refused_by_its_path(tmp_path, conten
     assert str(caught.value).startswith(f"{tmp_path}/result.json ")
 
 
+def test_roles_that_work_at_the_same_time_are_kept_apart(result):
+    """Both call their first tool by the same id, and the results come back crosswise."""
+    events = [
+        event("user_message", text="A.", role="a"),
+        event("user_message", text="B.", role="b"),
+        event("tool_call", tool="bash", tool_call_id="1", arguments={"command": "a"}, role="a"),
+        event("tool_call", tool="bash", tool_call_id="1", arguments={"command": "b"}, role="b"),
+        event("tool_result", tool_call_id="1", output="for b", role="b"),
+        event("tool_result", tool_call_id="1", output="for a", role="a"),
+    ]
+    steps = valid(to_atif(result, events))["steps"]
+    assert [(step["source"], step["extra"]["role"]) for step in steps] == [
+        ("user", "a"),
+        ("user", "b"),
+        ("agent", "a"),
+        ("agent", "b"),
+    ]
+    for step in steps[2:]:
+        role = step["extra"]["role"]
+        assert step["tool_calls"][0]["arguments"] == {"command": role}
+        assert step["observation"]["results"] == [{"source_call_id": "1", "content": f"for {role}"}]
+
+
 def test_a_game_keeps_the_steps_of_its_roles_apart_and_its_messages_whole(tmp_path):
     job = arena_job(tmp_path, "games")
     folder = job / "rollouts/haggle__1__1"

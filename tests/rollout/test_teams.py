@@ -6,6 +6,7 @@ import anyio
 import pytest
 from tests.rollout.conftest import Script, ShellAgent
 
+from benchflow.errors import SandboxFailure
 from benchflow.rollout.phases import handing_over
 
 pytestmark = pytest.mark.anyio
@@ -196,6 +197,17 @@ async def test_what_is_no_plain_file_within_the_limits_is_not_handed_over(
 
 
 @pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("ann", "bob"),
+    [("mkdir a.txt; echo ok > a.txt/x", "echo ok > a.txt"), ("echo ok > a.txt", "mkdir a.txt; echo ok > a.txt/x")],
+    ids=["a file over a folder", "a folder over a file"],
+)
+async def test_roles_that_disagree_what_a_path_is_cannot_avoid_a_score(play, ann, bob):
+    result = await play(Cast(ann=ann, bob=bob, cyd="rm -rf a.txt; mkdir a.txt; true"), artifacts="a.txt")
+    assert (result.status, result.reward) == ("scored", 0.0), result.error
+
+
+@pytest.mark.sandbox
 async def test_an_isolated_role_can_neither_see_nor_end_nor_change_what_another_has(play, events):
     meeting, after = Meeting(), Meeting()
     begun = "sleep 61.5 & echo ok > a.txt; echo ok > /tmp/mine"
@@ -252,3 +264,22 @@ async def test_fixed_agents_work_alone_whatever_the_team_is(run, make_package, t
     text = TEAM.format(mode="parallel", workspace="isolated", trajectory="none", artifacts="a.txt", ann="")
     result = await run(make_package(text, verifier=VERIFIER), agent)
     assert (result.status, result.reward) == ("scored", reward)
+
+
+@pytest.mark.sandbox
+async def test_a_cancelled_team_leaves_no_box(play):
+    boxes = []
+    begun = Meeting()
+    async with anyio.create_task_group() as group:
+
+        async def work(context):
+            boxes.append(context.sandbox)
+            await begun.then("")(context)
+            group.cancel_scope.cancel()
+            await anyio.sleep(60)
+
+        group.start_soon(play, Cast(ann=work, bob=work))
+    assert len({box.id for box in boxes}) == 2
+    for box in boxes:
+        with pytest.raises(SandboxFailure):
+            await box.exec("true", timeout=10)

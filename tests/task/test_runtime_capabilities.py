@@ -213,7 +213,10 @@ ARENA = (
     "---\nagents: {{roles: {{a: {{agent: nop}}, b: {{agent: nop}}}}}}\nbenchflow:\n"
     "  interaction: {{mode: arena-concurrent, participants: [a, b]{}}}\n{}---\nx\n"
 )
-PEER = "---\nverifier:\n  strategies:\n    peer: {{type: assessor, role: judge, agent: 'a2a:x'{}}}\n---\n## role:judge\nJ.\n"
+PEER = (
+    "---\nverifier:\n  strategies:\n    peer: {{type: assessor, role: judge, agent: 'a2a:x'{}}}\n"
+    "---\n## role:judge\nJ.\n"
+)
 
 
 @pytest.mark.parametrize(

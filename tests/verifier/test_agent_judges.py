@@ -172,3 +172,36 @@ async def test_a_judge_in_a_real_box_asks_models_through_the_gateway_with_a_toke
     assert server.requests[0].authorized
     assert json.loads((output / "reward-details.json").read_text())["verdict"]["reason"] == "[redacted]"
     assert server.api_key not in (output / "reward-details.json").read_text()
+
+
+SPEAKS_ACP = """\
+import json, sys
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def say(text):
+    said = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    send(method="session/update", params={"sessionId": "s", "update": said})
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "initialize":
+        send(id=asked["id"], result={"protocolVersion": 1, "agentCapabilities": {}})
+    elif asked.get("method") == "session/new":
+        send(id=asked["id"], result={"sessionId": "s"})
+    elif asked.get("method") == "session/prompt":
+        if "--die" in sys.argv:
+            sys.exit(9)
+        say(json.dumps({"score": 0.5, "reason": open("evidence/app/report.md").read()}))
+        send(id=asked["id"], result={"stopReason": "end_turn"})
+"""
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("option", "code"), [("", None), (" --die", "judge-no-verdict")], ids=["answers", "dies"])
+async def test_an_agent_that_speaks_acp_judges_in_a_real_box(judge, option, code):
+    agent = f"acp:/usr/bin/python3 /verifier/judge.sh{option}"
+    found, output = await judge(SPEAKS_ACP, text=document(agent, ""))
+    if code is None:
+        assert found.verdict.reward == 0.5, found.verdict
+        assert json.loads((output / "reward-details.json").read_text())["verdict"]["reason"] == "all is well\n"
+    else:
+        assert (found.verdict.category, found.verdict.code) == ("judge", code), found.verdict

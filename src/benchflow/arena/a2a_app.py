@@ -307,7 +307,7 @@ class _Handler:
         return found
 
     def _list(self, params: Mapping[str, Any], wire: _Wire) -> Response:
-        """The tasks of one context: whoever does not know its id learns nothing of other clients."""
+        """The tasks of one context: a client that does not know its id learns nothing of others."""
         context = params.get("contextId")
         if not isinstance(context, str) or not context:
             raise Refused(-32602, "Tasks are listed by context: contextId is required.")

@@ -1,6 +1,6 @@
 """`A2APeer`: somebody's A2A server, called over one kept connection; of A2A 1.x or 0.3, over JSON-RPC or REST.
 
-Whoever answers may be hostile: an answer is bounded in bytes, events and time, redirects are not followed, compressed
+A peer may be hostile: an answer is bounded in bytes, events and time, redirects are not followed, compressed
 answers are refused, and a card leads to no other machine than the one that was named.
 """
 
@@ -324,7 +324,7 @@ class _Gathered:
 
 
 class _Exchange:
-    """One request and what comes back: its time, its bytes, and how its failures are told."""
+    """One request and what comes back: its time, its bytes, and its failures as sentences."""
 
     def __init__(self, url: str, limits: PeerLimits, deadline: float) -> None:
         self._url: Final = url

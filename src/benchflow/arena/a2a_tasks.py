@@ -44,7 +44,7 @@ class Executor(Protocol):
     async def answer(self, message: Message, context_id: str, updates: Updates) -> Reply:
         """Answer one message; every context is a conversation of its own. Cancelled when its client cancels the task.
 
-        A failure of the executor is a state of the task or an error of the request, and its text is told to nobody.
+        A failure of the executor is a state of the task or an error of the request, and its text stays here.
         """
         ...
 

@@ -23,7 +23,7 @@ SILENT: Final = "(no message)"
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a role will be told at its next turn."""
+    """What a role will read at its next turn."""
 
     speaker: str
     text: str
@@ -115,7 +115,7 @@ def _drawn(record: DrawRecord, seed: int, name: str) -> Scalar:
 
 
 def question(play: Play) -> Question:
-    """What the role whose turn it is, is told: its brief, what it heard, and what it may do."""
+    """The message to the role whose turn it is: its brief, what it heard, and what it may do."""
     turn, scope = play.current, play.scope(play.current.role)
     if play.complaint is not None:
         return Question(turn.role, f"{play.complaint}\n\n{_ask(turn, scope)}")
@@ -188,7 +188,7 @@ def _applied(play: Play, message: str, move: Move, parameters: dict[str, Scalar]
 
 
 def _passed_on(play: Play, message: str, move: Move | None, parameters: dict[str, Scalar]) -> Play:
-    """The turn is over: its hearers will be told, and the next one comes."""
+    """The turn is over: its hearers will read it, and the next one comes."""
     turn, game = play.current, play.game
     said = text = message[: game.message_limit]
     if turn.shows == "move":

@@ -135,7 +135,9 @@ def _count_calls(steps: list[dict[str, Any]], calls: Iterable[ModelCall], parts:
         if call.outcome != "answered" or call.place.source != "agent" or not call.usage:
             continue
         ended = _moment(call.time) + call.timing.get("total", 0.0)
-        at = next((at for at, step in enumerate(steps) if _moment(step.get("timestamp")) >= ended), len(steps) - 1)
+        own = [at for at, step in enumerate(steps) if step.get("extra", {}).get("role") in (None, call.place.role)]
+        places = own or list(range(len(steps)))
+        at = next((at for at in places if _moment(steps[at].get("timestamp")) >= ended), places[-1])
         by_step.setdefault(at, []).append(call)
     for at, given in by_step.items():
         step = steps[at]
@@ -216,37 +218,46 @@ class _AgentStep:
 
 
 def _agent_steps(events: Iterable[Event], model: str | None, arena: ArenaPart | None) -> Iterator[dict[str, Any]]:
-    """Steps in the order in which they end; the roles of an arena work at the same time, so each has its own."""
-    working: dict[str | None, _AgentStep] = {}
+    """Steps in the order in which they began; roles may work at the same time, so each has its own."""
+    steps: list[tuple[int, dict[str, Any]]] = []
+    working: dict[str | None, tuple[int, _AgentStep]] = {}
 
-    def ended(role: str | None) -> Iterator[dict[str, Any]]:
-        step = working.pop(role, None)
-        if step is not None and not step.empty:
-            yield step.render()
+    def end(role: str | None) -> None:
+        if role in working and not working[role][1].empty:
+            began, step = working.pop(role)
+            steps.append((began, step.render()))
 
-    for event in events:
-        kind = event["type"]
-        role = event.get("role") if arena is not None else None
-        current = working.get(role) or _AgentStep(_model_of(role, arena, model))
-        if kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call")):
-            yield from ended(role)
-            current = _AgentStep(_model_of(role, arena, model))
+    for number, event in enumerate(events):
+        kind, role = event["type"], event.get("role")
+        known = working.get(role)
+        opens = kind in ("agent_message", "agent_thought", "tool_call")
+        if kind == "user_message" or (opens and known is not None and known[1].results):
+            end(role)
         if kind == "user_message":
-            yield {"source": "user", "message": _text(event), **_stamped(event)}
-        elif kind in ("agent_message", "agent_thought", "tool_call", "tool_result", "usage"):
-            working[role] = current
-            _add(current, event)
+            steps.append((number, {"source": "user", "message": _text(event), **_stamped(event)}))
+        elif opens or kind in ("tool_result", "usage"):
+            _add(_current(working, role, number, _model_of(role, arena, model)), event)
         elif kind == "oracle":
-            yield {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}
+            steps.append((number, {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}))
         elif kind == "a2a_message" and arena is not None and event.get("kind") in ("message", "artifact"):
             if role in arena.roles:
-                current.answer(event)
-                working[role] = current
-                yield from ended(role)
+                _current(working, role, number, _model_of(role, arena, model)).answer(event)
+                end(role)
             elif _is_elsewhere(event, arena):  # of an agent of ours, its own prompt says it
-                yield {"source": "user", "message": _text(event), **_stamped(event)}
-    for role in list(working):
-        yield from ended(role)
+                steps.append((number, {"source": "user", "message": _text(event), **_stamped(event)}))
+    for role in tuple(working):
+        end(role)
+    yield from (step for _, step in sorted(steps, key=lambda item: item[0]))
+
+
+def _current(
+    working: dict[str | None, tuple[int, _AgentStep]], role: str | None, number: int, model: str | None
+) -> _AgentStep:
+    """The step that a role works on; one in which nothing was done yet begins now."""
+    step = working[role][1] if role in working else _AgentStep(model)
+    if role not in working or step.empty:
+        working[role] = (number, step)
+    return step
 
 
 def _model_of(role: str | None, arena: ArenaPart | None, model: str | None) -> str | None:

@@ -218,7 +218,10 @@ def _handoff(view: TaskRuntimeView, config: RolloutConfig, *, fixed: bool) -> Ha
 
 
 def require_one_actor(view: TaskRuntimeView) -> None:
-    """Raise `UnsupportedError` for a team that one actor, who takes all turns in one workspace, cannot play."""
+    """Raise `UnsupportedError` for what one actor, who takes all turns in one workspace, cannot play."""
+    if view.mode == ARENA:
+        message = "benchflow.interaction.mode: the peers of an arena are live; use bench run, a gym task, or serve a2a."
+        raise UnsupportedError(message, code="arena-unsupported", path="benchflow.interaction.mode")
     plan = _declared_handoff(view)
     if plan is not None and plan.apart:
         path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"

@@ -11,7 +11,7 @@ from benchflow.record import Player
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy
-from benchflow.task.config.interaction import Scene, Turn
+from benchflow.task.config.interaction import ARENA, Scene, Turn
 from benchflow.task.document.prompt_plan import compile_task_prompt_plan
 from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import TaskRuntimeView
@@ -73,6 +73,13 @@ def _seat(package: TaskPackage, config: RolloutConfig, name: str, *, first: bool
     role = replace(role, timeout_sec=limit)
     script = (_own_script(view, name) or "solve.sh") if role.agent == "oracle" else None
     return Seat(role, _instructions(package, name), player.url if player is not None else None, script)
+
+
+def own_players(package: TaskPackage) -> dict[str, Player]:
+    """The roles beside the first that the package plays itself; empty for what is not an arena."""
+    interaction = package.view.namespace.interaction
+    others = interaction.participants[1:] if interaction is not None and package.view.mode == ARENA else ()
+    return {role: Player("oracle") for role in others if _own_script(package.view, role) is not None}
 
 
 def _own_script(view: TaskRuntimeView, role: str) -> str | None:

@@ -71,6 +71,8 @@ class Ledger:
     def take(self, role: str, path: str, digest: str) -> str | None:
         """Let a file count; the role whose file it replaces, if another's."""
         before = self.handed.get(path)
+        for other in [known for known in self.handed if known.startswith(f"{path}/") or path.startswith(f"{known}/")]:
+            del self.handed[other]  # a file in place of a folder, or the other way round
         self.handed[path] = (digest, role)
         self._known.setdefault(role, {})[path] = digest
         return before[1] if before is not None and before[1] != role and before[0] != digest else None

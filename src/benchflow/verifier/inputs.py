@@ -138,7 +138,7 @@ async def gather_folders(run: Run, paths: Iterable[str], target: Path) -> None:
     async with run.box() as box:
         for path in wanted:
             if not path.startswith("/") or below(path.rstrip("/") or "/", *SCOPE, "/logs") or path.strip("/") == "":
-                message = f"The input {path} is no folder of the agent's work: only absolute paths in its box are."
+                message = f"The input {path} must be the absolute path of a folder in the agent's box, outside /logs."
                 raise PackageError(message, code="unsafe-input", path="inputs")
             place = target / path.strip("/")
             place.parent.mkdir(parents=True, exist_ok=True)

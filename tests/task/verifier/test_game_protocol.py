@@ -106,6 +106,11 @@ def test_the_roles_of_an_example_are_its_participants(name):
     assert game.roles == package.document.namespace.interaction.participants
 
 
+def test_the_game_on_the_page_about_the_language_is_sound():
+    page = (EXAMPLES.parents[1] / "docs" / "arena-protocol.md").read_text()
+    assert problems_of(yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])) == []
+
+
 numbers = st.integers(-99, 99)
 
 

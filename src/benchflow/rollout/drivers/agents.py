@@ -123,6 +123,8 @@ class AgentDriver(Driver):
                 total.join(agents.tally)
             self._draft.add_agent(total.end(), total.usage)
             self._draft.note_calls(context.grant)
+        reached = (*self._draft.notes.limits_reached, *team.limits_reached)
+        self._draft.note(limits_reached=tuple(dict.fromkeys(reached)))
         if context.tools is not None:
             context.tools.require_intact()
         return total.end()

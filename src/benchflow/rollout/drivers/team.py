@@ -19,7 +19,7 @@ from benchflow.agents.protocol import PermissionHandler, PermissionRequest
 from benchflow.files.scratch import scratch
 from benchflow.rewards import attributed
 from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, log_round
-from benchflow.rollout.phases.handing_over import Handoffs
+from benchflow.rollout.phases.handing_over import Handed, Handoffs
 from benchflow.rollout.phases.role_boxes import RoleBoxes
 from benchflow.rollout.phases.team_memory import TeamMemory
 from benchflow.rollout.plan import HandoffPlan, StepPlan
@@ -38,6 +38,8 @@ class Team:
     new_gatekeeper: Callable[[], Gatekeeper]
     agents: dict[str, OpenAgents] = field(default_factory=dict)
     """The open agents of every role that has worked, for their totals."""
+    limits_reached: tuple[str, ...] = ()
+    """Of the boxes of roles, as far as the team came to its end."""
     _previous: tuple[RoundResult, ...] = ()
     _began: float = 0.0
 
@@ -62,13 +64,15 @@ class Team:
                     break
             with attributed("sandbox", "agent"):
                 await memory.forget([shared])
+                for role in boxes.opened:
+                    self.limits_reached += await (await boxes.of(role)).limits_reached()
 
     async def _box(self, boxes: RoleBoxes, role: str) -> Sandbox:
         with attributed("sandbox", "agent"):
             return await boxes.of(role) if self.plan.isolated else self.context.environment.sandbox
 
     async def _owner(self, shared: Sandbox) -> str | None:
-        """Who files belong to that are copied between workspaces: whoever agents work as."""
+        """Who files belong to that are copied between workspaces: the account that agents work as."""
         if not (self.plan.isolated and self.plan.artifacts):
             return None
         user = str(self.step.agent.user) if self.step.agent.user is not None else None
@@ -81,7 +85,8 @@ class Team:
             return
         with attributed("sandbox", "agent"):
             for role, box in self._givers(places).items():
-                await handoffs.receive(role, box)
+                if refused := await handoffs.receive(role, box):
+                    self._record(None, role, refused)
 
     async def _hand_over(self, handoffs: Handoffs, stage: Stage, places: dict[str, Sandbox]) -> None:
         """In the order of the scene, so that it is always the same role that counts."""
@@ -90,8 +95,11 @@ class Team:
         with attributed("sandbox", "agent"):
             for role, box in self._givers(places).items():
                 handed = await handoffs.hand_over(role, box)
-                where = {"scene": stage.scene, "step": self.step.name, "role": role if role in places else None}
-                self.context.trajectory("handoff", **where, artifacts=[item.record() for item in handed])
+                self._record(stage.scene, role if role in places else None, handed)
+
+    def _record(self, scene: str | None, role: str | None, handed: list[Handed]) -> None:
+        where = {"scene": scene, "step": self.step.name, "role": role}
+        self.context.trajectory("handoff", **where, artifacts=[item.record() for item in handed])
 
     def _givers(self, places: dict[str, Sandbox]) -> dict[str, Sandbox]:
         """Who hands over: every role of its own, or in one workspace all of them together."""
@@ -166,7 +174,7 @@ class Team:
 
 
 def _one_at_a_time(handler: PermissionHandler, lock: anyio.Lock) -> PermissionHandler:
-    """Whoever answers is asked by one role at a time."""
+    """A handler that one role at a time can ask."""
 
     async def ask(request: PermissionRequest) -> str | None:
         async with lock:

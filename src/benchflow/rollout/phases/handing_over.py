@@ -31,7 +31,7 @@ class Handed:
 
     path: str
     status: str
-    """`handed`, `unchanged`, `missing` or `refused`."""
+    """`handed`, `unchanged`, `missing` or `refused`; `not-received` for one that had no place in the box of a role."""
     files: int = 0
     bytes: int = 0
     sha256: str | None = None
@@ -58,16 +58,22 @@ class Handoffs:
         self._ledger: Final = Ledger()
         self._copies = 0
 
-    async def receive(self, role: str, box: Sandbox) -> None:
-        """Bring the box of a role up to what the others have handed over."""
-        if box is not self._shared:
-            for path in self._ledger.missing(role):
+    async def receive(self, role: str, box: Sandbox) -> list[Handed]:
+        """Bring the box of a role up to what the others have handed over; what had no place there."""
+        refused: list[Handed] = []
+        for path in self._ledger.missing(role) if box is not self._shared else ():
+            try:
                 await box.upload(self._store / path[1:], path, owner=self._owner)
+            except SandboxFailure as error:  # it is the role's doing: a folder where others have a file
+                if error.code not in OF_THE_FILE:
+                    raise
+                refused.append(Handed(path, "not-received", reason=str(error)))
         found: dict[str, str] = {}
         with self._folder() as folder:
             for path in self.artifacts:
                 found |= (await self._copied(box, path, folder))[1]
         self._ledger.receive(role, found)
+        return refused
 
     async def hand_over(self, role: str, box: Sandbox) -> list[Handed]:
         """Copy what a role changed into the team's workspace."""
@@ -91,11 +97,22 @@ class Handoffs:
                     raise
                 return Handed(path, "refused", reason=f"{file} cannot be put into the team's workspace: {error}")
             size += source.stat().st_size
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            await anyio.to_thread.run_sync(shutil.move, source, kept)
+            await anyio.to_thread.run_sync(self._keep, source, kept)
             replaced = self._ledger.take(role, file, found[file]) or replaced
         single = found[path][:_SHA256] if tuple(found) == (path,) else None
         return Handed(path, "handed" if changed else "unchanged", len(changed), size, single, replaces=replaced)
+
+    def _keep(self, source: Path, kept: Path) -> None:
+        """Move a file into the store, in place of a folder, or of a file where its folder has to be."""
+        for parent in kept.parents:
+            if parent == self._store:
+                break
+            if parent.is_file():
+                parent.unlink()
+        if kept.is_dir():
+            shutil.rmtree(kept)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(kept)
 
     async def _copied(self, box: Sandbox, path: str, folder: Path) -> tuple[Handed | None, dict[str, str]]:
         """An artifact as plain files below a folder, with their digests; or why there are none."""

@@ -36,7 +36,7 @@ class TeamMemory:
         if self._visibility != "full" or result.role is None:
             return
         for event in result.trajectory:
-            line = json.dumps(event, ensure_ascii=False).encode() + b"\n"
+            line = json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n"
             self._events.append((result.role, line))
             self._size += len(line)
         while self._size > MAX_BYTES:

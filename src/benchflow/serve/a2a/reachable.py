@@ -1,4 +1,4 @@
-"""Which addresses a served assessor calls: those of the machines that whoever runs it has named, and no others.
+"""Which addresses a served assessor calls: those of the machines that its owner has named, and no others.
 
 A client names the addresses of its participants. Without a rule, it could make the server call whatever the server
 reaches and its client does not. Names are compared as they are written; the server resolves none for the comparison.

@@ -1,6 +1,6 @@
 """`AssessorServer`: the two applications of `bench serve a2a`.
 
-The harness's port plays games: whoever has its token names the participants and reads the verdict. The agents' port
+The harness's port plays games: a client with its token names the participants and reads the verdict. The agents' port
 tells the public rules, and nothing else: an agent can begin no game there, and learn nothing of one.
 """
 
@@ -125,7 +125,7 @@ class RulesDesk:
 
 
 def public_rules(name: str, game: Game) -> str:
-    """The rules as far as they name no value that a seed decides or a role is told."""
+    """The rules as far as they name no value that a seed decides or only a role knows."""
     public = game.rules is not None and game.rules.names <= {"rounds"}
     moves = "\n".join(str(move.form) for move in game.moves.values())
     told = [

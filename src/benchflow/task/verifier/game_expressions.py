@@ -114,7 +114,7 @@ class _Compiler:
             case ast.Name(id=name):
                 if name not in self._types:
                     known = ", ".join(sorted(self._types)) or "no names"
-                    raise ExpressionError(f"uses {name[:60]!r}, which is not known here; known are {known}")
+                    raise ExpressionError(f"uses {name[:60]!r}, which is not known here; available: {known}")
                 return self._types[name], lambda scope: scope[name]
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 inner = self._of(operand, "flag", "not")

@@ -24,7 +24,7 @@ name: Final = matching(r"[a-z][a-z0-9_]{0,39}", "a name of lower-case letters, d
 
 def _scalar(value: Any, _path: str, _problems: IssueLog) -> Any:
     if type_of(value) is None:
-        raise InvalidValueError(f"must be a number, a text or true or false, not {describe(value)}", "invalid-type")
+        raise InvalidValueError(f"must be a number, text or flag, not {describe(value)}", "invalid-type")
     return value
 
 
@@ -41,7 +41,7 @@ def _turn(value: Any, path: str, problems: IssueLog) -> Any:
 
 def _bounds(value: Any, path: str, problems: IssueLog) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise InvalidValueError("must be a list of two numbers, the least and the most")
+        raise InvalidValueError("must be a list of two numbers")
     low, high = (number().parse(each, path, problems) for each in value)
     if low > high or type_of(low) is None or type_of(high) is None:
         raise InvalidValueError("must be two numbers, the lower one first")
@@ -71,7 +71,7 @@ class DrawRecord(Record):
 
 
 class RoleRecord(Record):
-    """What one role is told."""
+    """What one role knows."""
 
     brief: str = field(some_text)
 

@@ -1,4 +1,4 @@
-"""Texts of game protocols: what roles are told, with `{names}` filled in, and the forms in which they write moves."""
+"""Texts of game protocols: what roles read, with `{names}` filled in, and the forms in which they write moves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_template(text: str, known: frozenset[str]) -> Template:
     unknown = sorted(names - known)
     if unknown:
         known_names = ", ".join(sorted(known)) or "no names"
-        raise TextError(f"uses '{{{unknown[0][:60]}}}', which is not known here; known are {known_names}")
+        raise TextError(f"uses '{{{unknown[0][:60]}}}', which is not known here; available: {known_names}")
     return Template(text, frozenset(names))
 
 
@@ -110,7 +110,7 @@ class Form:
         return _PLACE.sub(lambda found: shown(values[found[1]]) if found[1] else found[0][0], self.text)
 
     def __str__(self) -> str:
-        """How participants are told of it."""
+        """As participants read it."""
 
         def place(found: re.Match[str]) -> str:
             if not found[1]:

@@ -132,7 +132,7 @@ async def _verdict_of(sandbox: Sandbox, strategy: AgentJudgeStrategy, result: Tu
     try:
         return (await sandbox.read_file(place, max_bytes=MAX_VERDICT)).decode("utf-8", "strict")
     except UnicodeDecodeError:
-        raise JudgeFailure(f"The verdict in {place} is no text.", code="judge-answer-invalid") from None
+        raise JudgeFailure(f"The verdict in {place} is not text.", code="judge-answer-invalid") from None
     except SandboxFailure as error:
         if error.code not in OF_THE_FILE:
             raise
@@ -151,5 +151,5 @@ def _parsed(strategy: AgentJudgeStrategy, said: str) -> Mapping[str, Any]:
         message = f"The verdict in {strategy.verdict_file} is not valid JSON: {error}"
         raise JudgeFailure(message, code="judge-answer-invalid") from error
     if not isinstance(found, dict):
-        raise JudgeFailure(f"The verdict in {strategy.verdict_file} is no object.", code="judge-answer-invalid")
+        raise JudgeFailure(f"The verdict in {strategy.verdict_file} is not a JSON object.", code="judge-answer-invalid")
     return found

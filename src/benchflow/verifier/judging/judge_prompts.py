@@ -45,7 +45,8 @@ def judge_task(
     role: str, context: str, files: Mapping[str, str], *, workdir: str, verifier: str, verdict_file: str | None
 ) -> str:
     """The task of an agent that judges; `files` are the evidence, path in its box to path as declared."""
-    listed = "\n".join(f"- {place} (was {path})" for place, path in files.items()) or "(nothing was delivered)"
+    listed = "\n".join(f"- {one_line(place)} (was {one_line(path)})" for place, path in files.items())
+    listed = listed or "(nothing was delivered)"
     form = '{"score": NUMBER FROM 0 TO 1, "reason": "one or two sentences"}'
     answer = (
         f"Your last message must contain your verdict as one JSON object, and no other: {form}"
@@ -58,6 +59,11 @@ def judge_task(
         f"Your working folder is {workdir}; the rubric and other files of the verifier are in {verifier}.\n\n"
         f"# Verdict\n\n{answer}"
     )
+
+
+def one_line(path: str) -> str:
+    """A path on one line: the names of files come from the work, and may contain lines that look like ours."""
+    return path if path.isprintable() else ascii(path)
 
 
 def _scale(item: Criterion) -> str:

@@ -24,7 +24,7 @@ from benchflow.verifier.inputs import Input, gather, gather_folders
 from benchflow.verifier.judging.answers import overall_score, parse_verdict
 from benchflow.verifier.judging.deliverables import Deliverable
 from benchflow.verifier.judging.judge_client import JudgeModel
-from benchflow.verifier.judging.judge_prompts import judge_task, role_messages
+from benchflow.verifier.judging.judge_prompts import judge_task, one_line, role_messages
 from benchflow.verifier.judging.transcript import Transcript
 from benchflow.verifier.scope import VERIFIER
 from benchflow.verifier.strategy_run import Run
@@ -105,26 +105,29 @@ def _shown(item: Input) -> Deliverable:
 
 
 def _lay_out(files: list[Input], folder: Path) -> None:
-    """The evidence as files that nobody can run: of the agent's box at its own path, of the rollout apart."""
+    """The evidence as files: of the agent's box at its own path, of the rollout apart."""
     (folder / EVIDENCE).mkdir()
     for item in files:
         top = EVIDENCE if item.path.startswith("/") else ROLLOUT
         place = folder / top / item.path.strip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(item.data)
-        place.chmod(0o444)
 
 
 def _listed(folder: Path) -> tuple[list[Deliverable], dict[str, str]]:
-    """The evidence as an audit reads it, and every file: its place in the folder, and its path as the agent knew it."""
+    """The evidence as an audit reads it, and every file: its place in the folder, and its path as the agent knew it.
+
+    Nothing of it can be run by its name any more.
+    """
     found: list[Deliverable] = []
     places: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not path.is_file():
             continue
+        path.chmod(0o444)
         place = path.relative_to(folder).as_posix()
         top, _, rest = place.partition("/")
-        places[place] = f"/{rest}" if top == EVIDENCE else rest
+        places[place] = one_line(f"/{rest}" if top == EVIDENCE else rest)
         if len(found) < _MAX_AUDITED:
             with path.open("rb") as stream:
                 text = stream.read(_MAX_FILE).decode("utf-8", "replace")
