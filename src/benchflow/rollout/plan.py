@@ -133,8 +133,9 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         require_finished(package)
     if view.mode == ARENA:
         return _arena(package, config, machine)
-    if config.participants:
-        message = f"--participant is for arenas; the mode of this package is {view.mode}."
+    if config.participants or config.seed is not None:
+        given = "--participant" if config.participants else "--seed"
+        message = f"{given} is for arenas; the mode of this package is {view.mode}."
         raise UsageError(message, code="not-an-arena")
     declared_user = view.prompt_plan.user_runtime
     plays_user = declared_user.status != "none" and declared_user.runtime_kind != "none"

@@ -34,6 +34,7 @@ from benchflow.task.runtime_capabilities import COMPOSE_FILES
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import (
     AgentJudgeStrategy,
+    AssessorStrategy,
     GainStrategy,
     HybridStrategy,
     LLMJudgeStrategy,
@@ -347,6 +348,19 @@ def _judges(scope: Scope, name: str | None) -> Iterator[str | AgentJudgeStrategy
                 yield from _judges(scope, factor.strategy)
         case GainStrategy():
             yield from _judges(scope, strategy.strategy)
+        case AssessorStrategy():
+            model = assessor_model(strategy, scope.config.judge.model)
+            if model is not None:
+                yield model
+
+
+def assessor_model(strategy: AssessorStrategy, otherwise: str) -> str | None:
+    """The model that an assessor asks: its own, or the judge of a declared game; None if it asks none that we know."""
+    if strategy.agent is not None:
+        kind, _, argument = strategy.agent.partition(":")
+        return (argument or strategy.model) if kind == "model" else None
+    judge = strategy.config.get("judge")
+    return (judge.get("model") or strategy.model or otherwise) if isinstance(judge, Mapping) else None
 
 
 def _rubric_model(scope: Scope, path: str) -> str | None:

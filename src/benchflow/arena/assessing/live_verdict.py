@@ -43,6 +43,8 @@ class GameVerdict:
     winner: str | None
     participants: Mapping[str, Any] = field(default_factory=dict)
     details: Any = None
+    forfeited: tuple[str, ...] = ()
+    """Roles that lost because they failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,8 @@ def after_forfeits(verdict: GameVerdict, forfeited: Iterable[str], forfeit: Forf
     """The verdict with the loss of those who failed; none of them wins."""
     lost = tuple(forfeited)
     rewards = {**verdict.rewards, **dict.fromkeys(lost, forfeit.reward)}
-    return replace(verdict, rewards=rewards, winner=None if verdict.winner in lost else verdict.winner)
+    winner = None if verdict.winner in lost else verdict.winner
+    return replace(verdict, rewards=rewards, winner=winner, forfeited=lost)
 
 
 def by_forfeit(roles: Sequence[str], forfeited: Sequence[str], forfeit: Forfeit) -> GameVerdict | None:
@@ -185,7 +188,8 @@ def by_forfeit(roles: Sequence[str], forfeited: Sequence[str], forfeit: Forfeit)
         return None
     left = [role for role in roles if role not in forfeited]
     rewards = {role: forfeit.reward if role in forfeited else forfeit.others for role in roles}
-    return GameVerdict(rewards, left[0] if len(left) == 1 else None, details={"ended": FORFEIT})
+    winner = left[0] if len(left) == 1 else None
+    return GameVerdict(rewards, winner, details={"ended": FORFEIT}, forfeited=tuple(forfeited))
 
 
 def _wrong(reason: str) -> VerifierFailure:

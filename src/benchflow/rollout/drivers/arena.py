@@ -23,22 +23,20 @@ from benchflow.arena.assessing.live_verdict import (
     DRIVER_KEYS,
     Forfeit,
     GameVerdict,
-    after_forfeits,
-    by_forfeit,
     read_forfeit,
-    read_verdict,
     read_winner_rewards,
 )
 from benchflow.arena.peers.arena_network import ANY_PORT, HOST, serve_in
 from benchflow.arena.peers.message_log import MessageLog
 from benchflow.arena.peers.role_tools import Offered, RoleTools, ToolEndpoint, ToolWorld, tool_world
-from benchflow.errors import Issue, VerifierFailure
-from benchflow.record import AgentEnd, ArenaPart, ArenaRole, MessageFile, Workspace, write_document
-from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attributed
+from benchflow.errors import Issue
+from benchflow.record import AgentEnd, ArenaPart, MessageFile, Workspace, write_document
+from benchflow.rewards import UNIT, Attributed, Unscored, Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Past
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.arena_assessors import open_assessor
 from benchflow.rollout.drivers.arena_audit import audit_messages
+from benchflow.rollout.drivers.arena_outcome import BUILT_IN, Rules, played, scored, settled
 from benchflow.rollout.drivers.arena_seats import OpenSeat, Seats
 from benchflow.rollout.drivers.turns import TurnContext
 from benchflow.rollout.lifecycle import Draft
@@ -49,9 +47,9 @@ from benchflow.sandbox.task_policy import mcp_servers
 from benchflow.task.verifier.declared_strategies import AssessorStrategy
 from benchflow.verifier.strategy_run import Run
 
-BUILT_IN: Final = "built-in"
 _NO_LIMIT: Final = 7 * 24 * 3600.0
 _TICK_SEC: Final = 0.25
+_SHOWN: Final = 10
 _NOT_KEPT: Final = (
     "Every participant of an arena has a workspace of its own, and a game cannot be scored again from them."
 )
@@ -68,7 +66,6 @@ class ArenaDriver(AgentDriver):
         """Set at the first failure of a participant."""
         self._open: list[OpenSeat] = []
         self._verdict: GameVerdict | None = None
-        self._forfeited: tuple[str, ...] = ()
         self._assessment: Assessment | None = None
         self._strategy: AssessorStrategy | None = None
         self._log: MessageLog | None = None
@@ -196,17 +193,17 @@ class ArenaDriver(AgentDriver):
             ended = await self._play(heard, assessor.peer, request, forfeit, run.scope.config.timeout_sec)
         if assessor.problems and heard.state == "failed":
             heard.said = f"{type(assessor.problems[0]).__name__}: {assessor.problems[0]}"
-        self._verdict = self._settled(heard, ended, forfeit, winners, run)
+        for problem in heard.problems[:_SHOWN]:
+            run.findings.add(Issue("reward-event", "warning", "", f"The assessor sent {problem}."))
+        if self._log is not None:
+            await audit_messages(run, self._log, self._seats, self._roles)
+        rules = Rules(self._roles, run.scope.reward_range, forfeit, winners)
+        failures = {seat.participant.role: seat.participant.failure for seat in self._open}
+        self._verdict = settled(heard, ended, rules, failures)
         drawn = self._verdict.details.get("seed") if isinstance(self._verdict.details, dict) else None
         if self._seed is None and isinstance(drawn, int):  # the assessor drew one itself
             self._seed = drawn
-        notes = [
-            Issue("reward-event", "warning", "", f"The assessor sent {problem}.") for problem in heard.problems[:10]
-        ]
-        run.findings.add(*notes)
-        if self._log is not None:
-            await audit_messages(run, self._log, self._seats, self._roles)
-        return self._scored(run, strategy, self._verdict)
+        return scored(run, strategy, self._seats, self._verdict, heard)
 
     async def _play(
         self, heard: Assessment, peer: Any, request: Mapping[str, Any], forfeit: Forfeit | None, own_sec: float
@@ -244,82 +241,9 @@ class ArenaDriver(AgentDriver):
         return self._fatal(forfeit) or (ended[0] if ended else None)
 
     def _fatal(self, forfeit: Forfeit | None) -> Unscored | None:
-        """The failure of a participant that ends the game: the package does not count it as a loss."""
-        for seat in self._open:
-            failure = seat.participant.failure
-            if failure is not None and not (forfeit is not None and failure.forfeitable):
-                return failure.verdict
-        return None
-
-    def _settled(
-        self,
-        heard: Assessment,
-        ended: Unscored | None,
-        forfeit: Forfeit | None,
-        winners: Mapping[str, float] | None,
-        run: Run,
-    ) -> GameVerdict:
-        """The verdict of the game; a game without one raises why."""
-        lost = tuple(seat.participant.role for seat in self._open if seat.participant.failure is not None)
-        if self._fatal(forfeit) is not None and ended is not None:
-            raise Attributed(ended)
-        self._forfeited = lost
-        try:
-            if ended is not None:
-                raise Attributed(ended)
-            if heard.state != "completed":
-                raise Attributed(_unfinished(heard))
-            found = read_verdict(heard.artifacts.values(), self._roles, self._roles[0], run.scope.reward_range, winners)
-        except (Attributed, VerifierFailure):
-            other = by_forfeit(self._roles, lost, forfeit) if lost and forfeit is not None else None
-            if other is None and lost:
-                first = next(seat.participant.failure for seat in self._open if seat.participant.failure is not None)
-                raise Attributed(first.verdict) from None
-            if other is None:
-                raise
-            return other
-        return after_forfeits(found, lost, forfeit) if lost and forfeit is not None else found
-
-    def _scored(self, run: Run, strategy: AssessorStrategy, verdict: GameVerdict) -> Scored:
-        heard = self._assessment
-        reward = verdict.rewards[self._roles[0]]
-        participants = {
-            role: {"reward": verdict.rewards.get(role), **self._about(role), **_told(verdict.participants.get(role))}
-            for role in self._roles
-        }
-        source = {
-            "source": "assessor",
-            "strategy": run.name,
-            "role": strategy.role,
-            "agent": strategy.agent or BUILT_IN,
-        }
-        return Scored(
-            reward,
-            metrics=dict(verdict.rewards),
-            document={
-                "reward": reward,
-                "metrics": dict(verdict.rewards),
-                "participants": participants,
-                "winner": verdict.winner,
-                "metadata": source,
-            },
-            details={
-                **source,
-                "rewards": dict(verdict.rewards),
-                "winner": verdict.winner,
-                "forfeited": list(self._forfeited),
-                "details": verdict.details,
-                "events": []
-                if heard is None
-                else [
-                    {"role": event.role, "reward": event.reward, "terminal": event.terminal} for event in heard.rewards
-                ],
-            },
-        )
-
-    def _about(self, role: str) -> dict[str, Any]:
-        seat = next(seat for seat in self._seats if seat.role.name == role)
-        return {"agent": "url" if seat.url is not None else seat.role.agent, "model": seat.role.model}
+        """The failure of a participant that ends the game at once."""
+        failures = {seat.participant.role: seat.participant.failure for seat in self._open}
+        return Rules(self._roles, UNIT, forfeit).fatal(failures)
 
     def _write_cards(self, assessor: Mapping[str, Any]) -> None:
         """The cards as they were served: what participants say of themselves, and the assessor."""
@@ -353,55 +277,18 @@ class ArenaDriver(AgentDriver):
         return end
 
     def _part(self, log: MessageLog, file: MessageFile) -> ArenaPart:
-        verdict, strategy = self._verdict, self._strategy
-        opened = {seat.participant.role: seat.participant for seat in self._open}
-        roles: dict[str, ArenaRole] = {}
-        for seat in self._seats:
-            name = seat.role.name
-            participant = opened.get(name)
-            failure = participant.failure if participant is not None else None
-            roles[name] = ArenaRole(
-                agent="url" if seat.url is not None else seat.role.agent,
-                model=seat.role.model,
-                url=seat.url,
-                reward=verdict.rewards.get(name) if verdict is not None else None,
-                status="not-started" if participant is None else failure.status if failure is not None else "played",
-                forfeited=name in self._forfeited and verdict is not None,
-                messages=log.by_role[name],
-                tool_calls=self._world.by_role[name] if self._world is not None else 0,
-            )
-        return ArenaPart(
-            roles=roles,
+        world, strategy = self._world, self._strategy
+        part = ArenaPart(
+            roles={},
             scored_role=self._roles[0],
             assessor=(strategy.agent if strategy is not None else None) or BUILT_IN,
-            winner=verdict.winner if verdict is not None else None,
+            winner=None,
             seed=self._seed,
-            rotation={name: role.url or role.agent for name, role in roles.items()},
+            rotation={},
             messages=file.message_count,
             events=len(self._assessment.rewards) if self._assessment is not None else 0,
             tool_calls=file.call_count,
         )
-
-
-def _told(value: Any) -> dict[str, Any]:
-    """What an assessor says of a participant beside its reward."""
-    return (
-        {key: item for key, item in value.items() if key not in ("reward", "agent", "model")}
-        if isinstance(value, dict)
-        else {}
-    )
-
-
-def _unfinished(heard: Assessment) -> Unscored:
-    """Why a task that did not complete has no verdict."""
-    said = f": {heard.said[:500]}" if heard.said else ""
-    if heard.blamed is not None:
-        role, message = heard.blamed
-        reason = f"Participant '{role}': {message[:500]}"
-        return Unscored("agent", "agent", "participant-broke-protocol", reason)
-    if heard.state == "rejected":
-        return Unscored("package", "verify", "assessor-rejected", f"The assessor rejected the game{said}.")
-    if heard.state == "canceled":
-        return Unscored("cancelled", "verify", "assessor-cancelled", f"The assessor cancelled the game{said}.")
-    state = heard.state or "nothing"
-    return Unscored("verifier", "verify", "assessor-failed", f"The assessor ended its task as {state}{said}.")
+        opened = {seat.participant.role: seat.participant for seat in self._open}
+        calls = world.by_role if world is not None else {}
+        return played(part, self._seats, opened, self._verdict, log.by_role, calls)

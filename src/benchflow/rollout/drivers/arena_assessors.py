@@ -29,6 +29,7 @@ from benchflow.arena.peers.role_tools import Offered, RoleTools, ToolCallsApp, T
 from benchflow.errors import VerifierFailure
 from benchflow.files.redaction import make_redactor
 from benchflow.rollout.drivers.arena_seats import card_of
+from benchflow.rollout.policies import assessor_model
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.verifier.declared_strategies import AssessorStrategy
 from benchflow.verifier.boxes import Box
@@ -90,7 +91,8 @@ async def _built_in(
 ) -> OpenAssessor:
     urls = {role: _INSIDE.format(name=f"p{index}") for index, role in enumerate(participants)}
     apps = {role: await endpoint(participants[role], url, stack) for role, url in urls.items()}
-    model = strategy.model or run.scope.config.judge.model
+    otherwise = run.scope.config.judge.model
+    model = assessor_model(strategy, otherwise) or otherwise
     judge = JudgeModel(model, {**run.machine, **run.variables.values}, run.scope.config.timeout_sec, access=run.models)
 
     async def ask(messages: list[dict[str, str]]) -> str:
