@@ -80,8 +80,8 @@ class PackageRunner:
         """
         if not self._given:
             return []
-        playing = [(player.agent, player.model) for player in self._request.players if player.url is None]
-        agents = [create_agent(*player) for player in playing]
+        others = [player for player in self._request.participants.values() if player.url is None]
+        agents = [create_agent(player.agent, player.model) for player in (*self._request.agents, *others)]
         if self._request.sandbox != AUTO:
             SANDBOXES.load(self._request.sandbox)
         tasks = self.packages()
