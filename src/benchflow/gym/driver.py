@@ -24,7 +24,7 @@ from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
-from benchflow.rollout.plan import StepPlan, plan_steps
+from benchflow.rollout.plan import StepPlan, plan_steps, require_one_actor
 from benchflow.rollout.policies import Chosen, Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import Preparation, prepare, taken_package
@@ -78,6 +78,7 @@ async def plan_task(
     machine: Mapping[str, str] | None = None,
 ) -> PlannedTask:
     """Plan a package that was taken; the options are those of `ActionDriver.start`."""
+    require_one_actor(package.view)
     steps = plan_steps(package, RolloutConfig(package, _DRIVER))
     secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
     preparation = await prepare(package, backend, base_image=base_image, machine=machine)

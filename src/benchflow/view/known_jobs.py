@@ -90,8 +90,8 @@ class KnownJob:
             return JobHead(problem=str(error))
         request = record.request
         return JobHead(
-            request.agent,
-            request.model or "",
+            ", ".join(map(str, request.rotation)) or request.agent,
+            "" if request.rotation else request.model or "",
             request.sources,
             record.planned,
             record.created_at,

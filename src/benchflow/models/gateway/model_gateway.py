@@ -64,7 +64,7 @@ class Gateway:
         """Serve a listening socket for one access."""
         return Listening(sock, access, self._make_protocol)
 
-    def _make_protocol(self, access: Access, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
+    def _make_protocol(self, access: Access | None, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
         if self._protocols is None:
             from benchflow.models.gateway.pass_through import PassThrough
 

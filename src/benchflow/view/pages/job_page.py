@@ -10,6 +10,7 @@ from zlib import crc32
 from benchflow.evaluation.store import job_argument
 from benchflow.record.reading.rollout_story import RolloutStory
 from benchflow.view.facets import Query, histogram
+from benchflow.view.games_view import games_view
 from benchflow.view.job_index import Row
 from benchflow.view.known_jobs import JobHead, KnownJob, Missing
 from benchflow.view.page_addresses import Fields, address, quoted
@@ -33,7 +34,7 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
     pages = max(1, -(-len(chosen.rows) // per_page))
     page = min(fields.number("page", 1, least=1), pages)
     state = job.state(head, len(known.rows), known.share)
-    several_agents = len({(row.agent, row.model) for row in known.rows}) > 1
+    several_agents = len({(row.agent, row.model) for row in known.rows}) > 1 or known.statistics.arena is not None
     costs = "cost_usd" in known.statistics.usage
     stories = _stories(job, chosen.rows) if viewer.exported else None
     return viewer.page(
@@ -48,6 +49,7 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         damaged=known.damaged,
         superseded=known.superseded,
         statistics=known.statistics,
+        games=games_view(known.statistics.arena) if known.statistics.arena is not None else None,
         share=known.share,
         left=head.planned - len(known.rows) if known.share == 1 else 0,
         can_resume=job.harbor is None and not head.note,

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from benchflow.evaluation.compare import Compared, Comparison, Together
+from benchflow.evaluation.reports.arena_report import arena_lines
+from benchflow.evaluation.reports.text_table import estimate_cell, number, table
 from benchflow.evaluation.statistics import average
 from benchflow.record import Bounds, Counted, Estimate, JobPlaces, Statistics, Summary, TaskId, labels
 from benchflow.record.reading.rollout_story import FULL, why_not_full
 
-_LARGE: Final = 1e9
 _LISTED: Final = 20
 """Tasks that a line names."""
 _UNLIKELY: Final = 0.05
@@ -49,6 +50,8 @@ def summary_lines(job: Summary, places: JobPlaces | None = None, *, width: int |
         yield f"{job.superseded} results are of packages that have changed or are gone, and are left out"
     if summary.usage:
         yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary.usage.items())
+    if summary.arena is not None:
+        yield from arena_lines(summary.arena)
 
 
 def _isolation_lines(summary: Statistics) -> Iterator[str]:
@@ -123,7 +126,7 @@ def together_lines(together: Together) -> Iterator[str]:
         agents = list(dict.fromkeys(player.agent for player in players))
         models = list(dict.fromkeys(player.model or "–" for player in players))
         if len({(player.agent, player.model) for player in players}) == len(players):
-            cells = {(player.model or "–", player.agent): _short(player.mean) for player in players}
+            cells = {(player.model or "–", player.agent): estimate_cell(player.mean) for player in players}
             rows = [(model, *(cells.get((model, agent), "") for agent in agents)) for model in models]
             yield f"mean reward on the {shared} that all jobs have scored, 95 % intervals"
             yield from table(("model", *agents), rows, keep_last=True)
@@ -132,10 +135,12 @@ def together_lines(together: Together) -> Iterator[str]:
     against = (None, *together.against_first)
     for player, comparison in zip(players, against, strict=True):
         cost = "" if player.cost_usd is None else f"${player.cost_usd:,.4f}"
-        difference = "" if comparison is None else _short(comparison.difference, "+")
+        difference = "" if comparison is None else estimate_cell(comparison.difference, "+")
         flips = "" if comparison is None else f"+{len(comparison.gained)} −{len(comparison.lost)}"
         verdict = "" if comparison is None else comparison.verdict
-        rows.append((player.job, _short(player.scored), str(player.scored.tasks), difference, flips, verdict, cost))
+        rows.append(
+            (player.job, estimate_cell(player.scored), str(player.scored.tasks), difference, flips, verdict, cost)
+        )
     yield from table(("job", "mean reward", "tasks", f"− {players[0].job}", "flips", "", "cost"), rows)
     for comparison in together.against_first:
         if comparison.gained or comparison.lost:
@@ -144,32 +149,10 @@ def together_lines(together: Together) -> Iterator[str]:
             yield from (f"  {line}" for line in _flip_lines(comparison))
 
 
-def _short(estimate: Estimate, sign: str = "") -> str:
-    value = number(estimate.value, sign)
-    return value if estimate.low is None else f"{value} [{number(estimate.low, sign)}, {number(estimate.high, sign)}]"
-
-
 def _apart(row: Compared) -> bool:
     """Whether a task was verified at other rungs in the second job, where both are known."""
     first, second = row.isolation
     return bool(first and second) and first != second
-
-
-def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, keep_last: bool = False
-) -> Iterator[str]:
-    """Columns as wide as they need to be, separated by two spaces; the last is cut where a row exceeds `width`.
-
-    A last column without any content is left out, unless it is kept.
-    """
-    lines = [list(header), *(list(row) for row in rows)]
-    if rows and not keep_last and not any(row[-1] for row in rows):
-        lines = [line[:-1] for line in lines]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        row = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        room = None if width is None else max(width, sum(widths[:-1]) + 2 * len(widths) + 10)
-        yield row if room is None or len(row) <= room else row[: room - 2].rstrip() + " …"
 
 
 def _task_rows(counted: Sequence[Counted], places: JobPlaces | None) -> Iterator[tuple[str, ...]]:
@@ -201,13 +184,6 @@ def _why(attempts: Sequence[Counted], places: JobPlaces | None) -> str:
     text = " ".join(why_not_full(result, verdict)[0].text.split())
     count = f"{len(low)} of {len(attempts)}: " if len(attempts) > 1 else ""
     return count + (text if len(text) <= _LONGEST else text[: _LONGEST - 2].rstrip() + " …")
-
-
-def number(value: float | None, sign: str = "") -> str:
-    """A reward or mean for people: three decimals, a power of ten if it is very large, a dash if it is not known."""
-    if value is None:
-        return "–"
-    return f"{value:{sign}.3f}" if abs(value) < _LARGE else f"{value:{sign}.3e}"
 
 
 def _estimate(estimate: Estimate, sign: str = "") -> str:

@@ -13,27 +13,10 @@ from typing import Any, Final, Self
 from benchflow.files.strict_json import parse_json
 from benchflow.record.codec import plain, read
 from benchflow.record.job import Counted, DamagedLine, read_counted
+from benchflow.record.summaries.arena_summary import ArenaStatistics
+from benchflow.record.summaries.estimates import Bounds, Estimate
 
 SUMMARY_SCHEMA: Final = "benchcube.summary.v2"
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value with its 95 % interval, and the number of tasks and results behind it."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    tasks: int
-    results: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The smallest and the largest possible value."""
-
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +50,8 @@ class Statistics:
     isolation: Mapping[str, int]
     """How many results were verified at which rung; at `open` the agent's processes can act on the verifier."""
     wider: WiderCounts
+    arena: ArenaStatistics | None = None
+    """Of the games among the results; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
