@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Sequence
 from typing import Final
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchflow.cli.failures import guarded
 
     gc.set_threshold(_GARBAGE)
+    atexit.register(gc.freeze)  # or all that was loaded is searched for garbage once more, right before it is gone
     return guarded(bench, arguments)
 
 
