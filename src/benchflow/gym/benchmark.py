@@ -42,6 +42,8 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
     pull: PullPolicy = "missing"
     validate_per_step: bool = False
     skip_invalid: bool = False
+    records: str | None = None
+    """A folder in which calls of models by judges are recorded; None: nowhere."""
 
     task_config_class: ClassVar[type[TaskConfig[Any]]] = PackageTaskConfig
     benchmark_class: ClassVar[type[Benchmark[Any]]] = PackageBenchmark
@@ -71,6 +73,7 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
             "base_image": self.base_image,
             "pull": self.pull,
             "validate_per_step": self.validate_per_step,
+            "records": self.records,
         }
         for config in super().get_task_configs():
             yield config.model_copy(update=settings)

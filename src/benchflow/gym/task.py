@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr
@@ -62,6 +63,8 @@ class PackageTask(Task[PackageTaskMetadata]):
     """When images are pulled."""
     seed: int | None = None
     """What the programs of the package find in `BENCHCUBE_SEED`; without it the variable is not set."""
+    records: str | None = None
+    """A folder in which calls of models by the package's judges are recorded, one folder for each episode."""
 
     _driver: ActionDriver | None = PrivateAttr(default=None)
 
@@ -81,7 +84,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
         self._stop()
         package = named_package(self.metadata)
-        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image, self.pull, self.seed)))
+        self._connect(LOOP.run(lambda: self._start(package)))
         self.tool.reset()
         info = {"sandbox": plain(self.environment.record()), "seed": self.seed}
         return Observation.from_text(self.driver.prompt), info
@@ -147,6 +150,12 @@ class PackageTask(Task[PackageTaskMetadata]):
         finally:
             super().close()
 
+    async def _start(self, package: TaskPackage) -> ActionDriver:
+        backend = await BACKENDS.get(package, self.sandbox, self.base_image)
+        backend.pulling = PullSettings(self.pull)
+        records = Path(self.records) if self.records is not None else None
+        return await ActionDriver.start(package, backend, base_image=self.base_image, seed=self.seed, records=records)
+
     def _connect(self, driver: ActionDriver) -> None:
         self._driver = driver
         if isinstance(self.tool, PackageTool):
@@ -166,6 +175,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
     sandbox: str = AUTO
     base_image: str | None = None
     pull: PullPolicy = "missing"
+    records: str | None = None
     validate_per_step: bool = False
 
     def verify_installed(self) -> None:
@@ -187,6 +197,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
             base_image=self.base_image,
             pull=self.pull,
             seed=self.seed,
+            records=self.records,
             validate_per_step=self.validate_per_step,
         )
 
@@ -194,11 +205,3 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
 def named_package(metadata: PackageTaskMetadata) -> TaskPackage:
     """The package on this machine; `PackageError` if its content is not here."""
     return PLACES.find(PackageName(metadata.id, metadata.content_digest, metadata.inside, metadata.bundle))
-
-
-async def _start(
-    package: TaskPackage, sandbox: str, base_image: str | None, pull: PullPolicy, seed: int | None
-) -> ActionDriver:
-    backend = await BACKENDS.get(package, sandbox, base_image)
-    backend.pulling = PullSettings(pull)
-    return await ActionDriver.start(package, backend, base_image=base_image, seed=seed)

@@ -116,7 +116,7 @@ class PackageEpisode(Episode):
             self._own_tools = await EnvironmentTools.start(self._package.view, workspace, os.environ, taken)
         self._tools = _offered(self._package, driver.forbidden, self._own_tools)
         step, contract = driver.step, self._package.view.prompt_plan.user_runtime
-        user = document_user(self._package, contract, os.environ)
+        user = document_user(self._package, contract, os.environ, driver.calls.user(step.name))
         limit = self._limits.agent_timeout_sec or step.timeout_sec
         deadline = None if limit is None else anyio.current_time() + limit
         most = max(len(step.turns), contract.max_rounds or DEFAULT_ROUNDS if user is not None else 1)
