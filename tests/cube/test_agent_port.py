@@ -249,7 +249,7 @@ def test_unscored_is_null_with_its_reason_and_the_observation_is_kept(odd_server
             harness.evaluate()
         assert caught.value.unscored == judge
         harness.step(Action(name="increment"))
-        assert rpc("cube/evaluate")["info"]["unscored"]["code"] == "reward-not-finite"
+        assert rpc("cube/evaluate")["info"]["unscored"]["code"] == "reward-invalid"
         output = rpc("cube/step", name="increment")
         assert (output["reward"], output["done"], output["obs"]["contents"][0]["data"]) == (None, True, "3")
         assert output["info"]["unscored"]["reason"] == "ValueError: the answer is 42"
