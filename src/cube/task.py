@@ -273,7 +273,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
 
     def _problem_of_stop(self, action: Action) -> str | None:
         """Where the stop is not accepted, a tool may still have an action of that name."""
-        if not any(schema.name == action.name for schema in self.action_set):
+        if not _offers(self, action.name):
             return f"This task does not accept '{action.name}': it ends by itself."
         return problem_of(self.tool, action)
 
@@ -290,7 +290,9 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
                 return self._refused(action, problem)
         try:
             return tool.execute_action(action)
-        except UnknownActionError as error:
+        except ValueError as error:  # how a tool of an author's own says that it has no such action
+            if not isinstance(error, UnknownActionError) and _offers(tool, action.name):
+                raise
             return refused(str(error), action)
 
     def _execute(self, actions: list[Action], obs: Observation) -> tuple[StepError | None, bool, float, int]:
@@ -315,6 +317,10 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
                     f"got {type(result)}, expected Observation or StepError"
                 )
         return None, False, spent, executed
+
+
+def _offers(source: Task[Any] | AbstractTool, name: str) -> bool:
+    return any(schema.name == name for schema in source.action_set)
 
 
 def evaluate_task(task: Task[Any], obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
