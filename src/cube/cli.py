@@ -11,17 +11,12 @@ import dataclasses
 import importlib
 import importlib.util
 import json
-import keyword
 import os
-import re
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -354,6 +349,8 @@ def _how_many(findings: Findings) -> str:
 @click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Parent of the new folder.")
 def init(name: str, parent: Path) -> None:
     """Create a working cube package with tests, in a new folder NAME."""
+    from cube.new_cube import create_cube
+
     try:
         target = create_cube(name, parent)
     except ValueError as error:
@@ -492,40 +489,6 @@ def silence_stdout() -> None:
     """After a failed write to standard output: the flush at exit must not fail again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-TEMPLATE: Final = Path(__file__).with_name("template")
-TAKEN: Final = {"cube", "benchflow", "tests"}
-
-
-def create_cube(name: str, parent: Path) -> Path:
-    """Write the package `name` into a new folder below `parent`, atomically, and return the folder."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ValueError(
-            f"'{name}' is not a valid name: use lower-case letters, digits and hyphens, such as my-benchmark."
-        )
-    package = name.replace("-", "_")
-    if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in TAKEN:
-        raise ValueError(f"'{name}' is not a valid name: 'import {package}' already has a meaning in Python.")
-    target = parent / name
-    if target.exists():
-        raise ValueError(f"{target} already exists.")
-    if not parent.is_dir():
-        raise ValueError(f"{parent} is not a folder.")
-    words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}
-    staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
-    try:
-        for source in sorted(TEMPLATE.rglob("*.tmpl")):
-            relative = source.relative_to(TEMPLATE).with_suffix("")
-            path = staging.joinpath(*(package if part == "package" else part for part in relative.parts))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
-        staging.chmod(0o755)
-        staging.rename(target)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    return target
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ State = Literal["not started", "running", "over", "closed"]
 Find = Callable[[str | None], TaskConfig[Any]]
 """The config of a task id, or of the only task; an `RpcError` if there is none."""
 Make = Callable[[TaskConfig[Any]], Task[Any]]
+AGENT_PATH: Final = "/mcp"
+"""The path of the agent's port."""
 OBJECTIVE: Final = "task://objective"
 """The resource with the objective."""
 NOT_BEGUN: Final = "The episode has not begun: the harness has to reset the task first."
