@@ -1,6 +1,6 @@
-"""`Later`: an ASGI application that is made when it is first asked for something. Needs the extra `serve`.
+"""`Later`: an ASGI application that is made when it is wanted, not when the server starts. Needs the extra `serve`.
 
-What speaks MCP takes most of a second to import. A server starts without it, and pays when an agent comes.
+What speaks MCP takes most of a second to import. A server starts without it, and loads it beside its first work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Later:
-    """The application that `make` returns, with its lifespan, from the first request on."""
+    """The application that `make` returns, with its lifespan, from `wake` or the first request on."""
 
     def __init__(self, make: Callable[[], Awaitable[Starlette]]) -> None:
         self._make: Final = make
@@ -26,11 +26,15 @@ class Later:
         self._ready: Final = anyio.Event()
         self._app: ASGIApp = PlainTextResponse("The server could not start this part.\n", 500)
 
+    def wake(self) -> None:
+        """Begin to make it; requests wait until it is there."""
+        self._asked.set()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        self._asked.set()
+        self.wake()
         await self._ready.wait()
         await self._app(scope, receive, send)
 

@@ -24,6 +24,7 @@ from typing import Final, TextIO, cast
 import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cube.access import Access, Guard, Traffic, is_loopback, new_token
 from cube.later import Later
@@ -144,7 +145,7 @@ async def _serve(
     traffic = Traffic()
     servers = [
         make_server(
-            Guard(traffic.watched(harness_app(served.methods, doors.path)), Access(doors.token)),
+            Guard(traffic.watched(_waking(harness_app(served.methods, doors.path), agents)), Access(doors.token)),
             most=HARNESS_CONNECTIONS,
         ),
         make_server(Guard(traffic.watched(agents), Access(doors.agent_token))),
@@ -160,6 +161,8 @@ async def _serve(
     if leash is not None:
         threading.Thread(target=_hold, args=(leash, loop, stop), daemon=True).start()
     announce(doors.address)
+    if leash is None:  # a server of its own; of those that are spawned by the dozen, each waits until it is used
+        agents.wake()
     async with anyio.create_task_group() as waiting:
         if idle_sec is not None:
             waiting.start_soon(traffic.wait_until_idle, idle_sec, stop)
@@ -167,6 +170,17 @@ async def _serve(
             for server, listener in zip(servers, (doors.harness, doors.agent), strict=True):
                 running.start_soon(server.serve, [listener])
         waiting.cancel_scope.cancel()
+
+
+def _waking(app: ASGIApp, agents: Later) -> ASGIApp:
+    """The harness's application; where a harness begins, an agent will follow."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            agents.wake()
+        await app(scope, receive, send)
+
+    return answer
 
 
 async def _make_agent_app(served: Served) -> Starlette:

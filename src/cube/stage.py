@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from cube.core import Action, ActionSchema, EnvironmentOutput, ImageContent, Observation, StepError
-from cube.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RpcError
+from cube.jsonrpc import INVALID_PARAMS, NOT_NOW, RpcError
 from cube.task import STOP_ACTION, Task, TaskConfig, UnscoredError, evaluate_task, take_step
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Stage:
     @property
     def task(self) -> Task[Any]:
         if self._task is None:
-            raise RpcError(INVALID_REQUEST, "No task has been selected: call cube/reset with a 'task_id'.")
+            raise RpcError(NOT_NOW, "No task has been selected: call cube/reset with a 'task_id'.")
         return self._task
 
     def reset(self, task_id: str | None = None) -> tuple[Observation, dict[str, Any]]:
