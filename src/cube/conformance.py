@@ -29,7 +29,7 @@ from cube.findings import Broken, Findings, require
 from cube.launches import stop_running, watched_launches
 from cube.replays import check_final_state, check_repeated, play, summary
 from cube.seed import AbstractSeedGenerator
-from cube.task import Task, TaskConfig, TaskMetadata
+from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
 from cube.task_rules import check_alone, check_json, reset
 
 CHECKS: Final[dict[str, str]] = {
@@ -146,8 +146,27 @@ def _check_tasks(
         with findings.rule("episode", config.task_id):
             if agents is not None:
                 made[config.task_id] = agents(config.task_id)
+    shared = _state_of(benchmark._runtime_context)
     for config in chosen:
         _check_live(config, made.get(config.task_id), benchmark.spawn, findings, max_steps)
+    with findings.rule("isolated"):
+        changed = [key for key, now in _state_of(benchmark._runtime_context).items() if shared.get(key) != now]
+        require(not changed, "tasks change the runtime context, which they share", ", ".join(changed))
+
+
+def _state_of(context: RuntimeContext) -> dict[str, str]:
+    """What can be seen of shared values: plain ones as JSON, others by their identity."""
+
+    def seen(live: object) -> str:
+        return f"{type(live).__name__} {id(live)}"
+
+    def state(value: object) -> str:
+        try:
+            return json.dumps(value, default=seen, skipkeys=True)
+        except (ValueError, RecursionError):
+            return seen(value)
+
+    return {str(key): state(value) for key, value in context.items()}
 
 
 def _check_live(
