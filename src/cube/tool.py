@@ -217,7 +217,7 @@ def _unfit(name: str, problem: str | None) -> str | None:
 
 
 def refused(problem: str, action: Action) -> Observation:
-    """The answer to an action that was not executed: the agent reads why, and goes on."""
+    """The answer to an action that was not executed: the agent reads why, and continues."""
     return trusted(Observation, {"contents": [Content.from_data(problem, tool_call_id=action.id)]})
 
 
