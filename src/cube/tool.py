@@ -311,18 +311,17 @@ def _owners(tools: Iterable[Any]) -> dict[str, Any]:
 
 
 class _Owners:
-    """Which tool of a toolbox has an action; tools and their actions may change."""
+    """Which tool of a toolbox has an action. What was found is remembered; tools and their actions may change."""
 
     def __init__(self, tools: list[Any]) -> None:
-        self._tools: Final = tools
         self._known = _owners(tools)
 
-    def find(self, name: str) -> Any:
-        """The tool that has it, or None."""
+    def find(self, name: str, tools: list[Any]) -> Any:
+        """The tool that has it now, or None."""
         known = self._known.get(name)
-        if known is not None and _has(known, name) and known in self._tools:
+        if known is not None and known in tools and _has(known, name):
             return known
-        self._known = {name: tool for tool in reversed(self._tools) for name in _names(tool)}
+        self._known = {name: tool for tool in reversed(tools) for name in _names(tool)}
         return self._known.get(name)
 
 
@@ -373,11 +372,11 @@ class Toolbox(Tool):
         return next((tool for tool in self.tools if isinstance(tool, kind)), None)
 
     def execute_action(self, action: Action) -> Any:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         return refused(_unknown(action.name, self.action_set), action) if tool is None else tool.execute_action(action)
 
     def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         return _unknown(action.name, self.action_set) if tool is None else problem_of(tool, action, schema)
 
     def reset(self) -> None:
@@ -411,13 +410,13 @@ class AsyncToolbox(AsyncTool):
         return next((tool for tool in self.tools if isinstance(tool, kind)), None)
 
     async def execute_action(self, action: Action) -> Any:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         if tool is None:
             return refused(_unknown(action.name, self.action_set), action)
         return await tool.execute_action(action)
 
     def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         return _unknown(action.name, self.action_set) if tool is None else problem_of(tool, action, schema)
 
     async def reset(self) -> None:
