@@ -33,7 +33,7 @@ from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
 from cube.task_rules import check_alone, check_json, reset
 
 CHECKS: Final[dict[str, str]] = {
-    "debug-module": "get_debug_benchmark and make_debug_agent exist",
+    "debug-module": "get_debug_benchmark and make_debug_agent work",
     "metadata": "metadata is complete and matches the tasks",
     "json": "metadata and configs survive a JSON round trip",
     "seeds": "seeds are the same every time",
@@ -143,12 +143,14 @@ def _check_tasks(
     findings.tasks = len(configs)
     made: dict[str, DebugAgent] = {}
     for config in configs:
-        with findings.rule("episode", config.task_id):
-            if agents is not None:
+        if agents is not None:
+            with findings.rule("debug-module", config.task_id):
                 made[config.task_id] = agents(config.task_id)
     shared = _state_of(benchmark._runtime_context)
     for config in chosen:
         _check_live(config, made.get(config.task_id), benchmark.spawn, findings, max_steps)
+    if not findings.played:
+        return
     with findings.rule("isolated"):
         changed = [key for key, now in _state_of(benchmark._runtime_context).items() if shared.get(key) != now]
         require(not changed, "tasks change the runtime context, which they share", ", ".join(changed))
