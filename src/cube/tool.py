@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
-from cube.argument_check import misfit
 from cube.container import Container
 from cube.core import Action, ActionSchema, Content, Observation, StepError
 from cube.typed import TypedBaseModel, trusted
@@ -117,7 +116,7 @@ class _Known:
         else:
             if not self.required or self.required <= arguments.keys():
                 return None
-        return misfit(self.schema.parameters, arguments, extra=self.more)
+        return _misfit(self.schema.parameters, arguments, extra=self.more)
 
     def given(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments without those whose null says that they were left out."""
@@ -200,11 +199,17 @@ class _ActionMethods:
                 return _unknown(name, offered), arguments
         if known is not None:
             given = known.given(arguments)
-            problem = known.problem(given) if schema is None else misfit(schema.parameters, given, extra=known.more)
+            problem = known.problem(given) if schema is None else _misfit(schema.parameters, given, extra=known.more)
             return _unfit(name, problem), given
         if schema is None:
             return _unknown(name, self.action_set), arguments
-        return _unfit(name, misfit(schema.parameters, arguments)), arguments
+        return _unfit(name, _misfit(schema.parameters, arguments)), arguments
+
+
+def _misfit(parameters: Mapping[str, Any], arguments: Mapping[str, Any], *, extra: bool = True) -> str | None:
+    from cube.argument_check import misfit  # most calls are settled by a look at their types
+
+    return misfit(parameters, arguments, extra=extra)
 
 
 def _unknown(name: str, offered: Iterable[ActionSchema]) -> str:
@@ -346,7 +351,7 @@ def problem_of(
         schema = next((schema for schema in offered if schema.name == action.name), None)
         if schema is None:
             return _unknown(action.name, offered)
-    return _unfit(action.name, misfit(schema.parameters, action.arguments))
+    return _unfit(action.name, _misfit(schema.parameters, action.arguments))
 
 
 def _raise(errors: list[Exception]) -> None:
