@@ -332,7 +332,8 @@ def test_two_gym_layers_in_one_environment_are_told_with_the_way_out(tmp_path):
     (tmp_path / "cube/__init__.py").touch()
     hidden = run("import benchflow")
     assert hidden.returncode == 1
-    assert "both cannot be installed together. Uninstall both" in hidden.stderr.splitlines()[-1]
+    assert f"The package 'cube' in {tmp_path}/cube/__init__.py" in hidden.stderr.splitlines()[-1]
+    assert "cannot be installed together. Uninstall both" in hidden.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["Bad Name", "../x", "9x", "a--b", "a_b", "", "class", "json", "cube"])
