@@ -318,8 +318,8 @@ def test_loading_twice_reports_the_same_in_the_same_order(make_files) -> None:
         "environment.gpus",
         "environment.os",
         "environment.workdir",
-        "user.tools",
         "user",
+        "user.tools",
     ]
 
 

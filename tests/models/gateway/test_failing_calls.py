@@ -199,4 +199,7 @@ async def test_an_event_in_the_middle_of_a_stream_that_is_not_json_is_passed_on_
         (call,) = it.calls
         assert (call.outcome, call.code, call.usage["input_tokens"]) == ("failed", "bad-answer", 10)
         assert "an event is not valid JSON" in call.message
-        assert (it.grant.failure.category, it.grant.failure.code) == ("infrastructure", "bad-answer")
+        assert (it.grant.failure_of("agent").category, it.grant.failure_of("agent").code) == (
+            "infrastructure",
+            "bad-answer",
+        )

@@ -32,7 +32,7 @@ async def test_at_the_limit_a_client_gets_the_error_of_its_dialect(path, error, 
         assert len(it.upstream.asked) == 1
         assert (it.grant.limit.name, it.grant.limit.scope) == ("max_calls", "rollout")
         assert it.grant.reached.is_set()
-        assert it.grant.failure is None
+        assert it.grant.failure_of("agent") is None
         assert [(call.outcome, call.code) for call in it.calls] == [("answered", None), ("limited", "max_calls")]
 
 
@@ -51,7 +51,7 @@ async def test_a_cost_limit_needs_a_known_price(wired):
     async with wired(answer(OPENAI), limits=CallLimits(max_cost_usd=1.0)) as it:
         refused = await it.post(body={"model": "home-made", "messages": []})
         assert refused.status_code == 403
-        assert (it.grant.failure.category, it.grant.failure.code) == ("agent", "price-unknown")
+        assert (it.grant.failure_of("agent").category, it.grant.failure_of("agent").code) == ("agent", "price-unknown")
         assert it.upstream.asked == []
 
 

@@ -53,7 +53,7 @@ async def test_a_stream_passes_unchanged_and_its_tokens_are_known(dialect, wired
         assert it.parts.request(call) == body
         assert 1 <= call.answer.pieces <= len(pieces)
         assert it.grant.usage["input_tokens"] == 10
-        assert it.grant.failure is None
+        assert it.grant.failure_of("agent") is None
 
 
 async def test_a_whole_answer_passes_byte_for_byte_with_its_cost(wired):

@@ -36,7 +36,7 @@ async def test_a_strict_replay_answers_the_same_requests_and_no_others(wired, tm
         assert replies[0].headers["content-type"] == "text/event-stream"
         unknown = await it.post(body=body("three"))
         assert unknown.status_code == 400
-        assert it.grant.failure.code == "replay-unknown"
+        assert it.grant.failure_of("agent").code == "replay-unknown"
         assert it.upstream.asked == []
         assert [call.replayed for call in it.calls[3:]] == [True, True, True, False]
 
