@@ -19,24 +19,24 @@ pytestmark = [pytest.mark.anyio, pytest.mark.sandbox, pytest.mark.slow]
 
 CRASHES = "exit 3"
 SILENT = "sleep 600"
-TOO_MUCH = "exec 2>&1; head -c 900000 /dev/zero | tr '\\0' x"
+TOO_MUCH = "head -c 50000000 /dev/zero | tr '\\0' x"
 FORFEIT = "{forfeit: {reward: 0.0, others: 1.0}}"
 
 
 @pytest.mark.parametrize(
     ("behaviour", "status"),
-    [(CRASHES, "crashed"), (SILENT, "silent")],
+    [(CRASHES, "crashed"), (SILENT, "silent"), (TOO_MUCH, "broke-protocol")],
 )
 async def test_a_participant_that_fails_leaves_the_game_unscored_unless_the_package_counts_it_as_a_loss(
     tmp_path, play, script, behaviour, status
 ):
-    package = game_package(tmp_path / "game", timeout=2)
+    package = game_package(tmp_path / "game", timeout=4)
     game = await play(package, script(behaviour))
     assert game.why == ("agent", f"participant-{status}")
     assert game.result.reward is None
     assert game.result.arena.roles["first"].status == status
     assert game.result.arena.winner is None
-    forfeit = game_package(tmp_path / "forfeit", timeout=2, config=FORFEIT)
+    forfeit = game_package(tmp_path / "forfeit", timeout=4, config=FORFEIT)
     lost = await play(forfeit, script(behaviour), others={"second": script("echo 9")})
     assert (lost.why, dict(lost.result.rewards)["first"], lost.result.arena.winner) == (None, 0.0, "second")
     assert lost.result.arena.roles["first"].forfeited

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from peers import PeerUnavailable, peer_environment
 
+import cube as cube_package
 from cube.cli import main
 
 
@@ -62,8 +64,25 @@ def test_every_broken_rule_changes_the_exit_code(monkeypatch):
     report = json.loads(result.output)
     assert (result.exit_code, report["passed"]) == (1, False)
     assert {check["id"]: check["status"] for check in report["checks"]}["info"] == "failed"
-    assert len(report["findings"]) == 4
-    assert "4 findings" in cube("test", "counter-cube").output
+    [finding] = report["findings"]
+    assert (finding["task_id"], finding["also"]) == ("up-1", ["up-3", "down-2", "far-100"])
+    printed = cube("test", "counter-cube").output
+    assert "info [up-1, up-3, down-2 and 1 more]: get_status() returned NoneType, not a str" in printed
+    assert printed.endswith("counter-cube: 1 finding; 4 of 4 tasks were played\n")
+
+
+def test_a_test_names_the_tasks_that_were_played_and_their_rewards():
+    result = cube("test", "counter-cube", "--task", "up-3", "--task", "down-2")
+    assert result.exit_code == 0
+    assert result.output.endswith(
+        "played up-3: reward 1 in 3 steps\nplayed down-2: reward 1 in 2 steps\n\n"
+        "counter-cube: all checks passed; 2 of 4 tasks were played\n"
+    )
+    report = json.loads(cube("test", "counter-cube", "--live", "1", "--json").output)
+    assert (report["tasks"], report["played"]) == (4, [{"task_id": "up-1", "reward": 1.0, "steps": 1}])
+    unknown = cube("test", "counter-cube", "--task", "up-9")
+    assert unknown.exit_code == 2
+    assert "has no task 'up-9'; available: up-1, up-3, down-2, far-100." in unknown.errors
 
 
 def test_rules_that_were_not_looked_at_are_said_to_be_so():
@@ -281,6 +300,40 @@ def test_init_creates_a_cube_that_installs_and_passes(tmp_path):
     assert own.returncode == 0, own.stdout
     linted = run("ruff", "check", "--isolated", ".")
     assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.slow
+def test_a_new_cube_works_with_the_other_distribution_of_the_gym_layer_too(tmp_path):
+    try:
+        python = peer_environment("cube-standard==0.1.0rc8") / "python"
+    except PeerUnavailable as error:
+        pytest.skip(str(error))
+    assert cube("init", "word-game", "--dir", str(tmp_path)).exit_code == 0
+    play = "import cube.testing, word_game.debug; cube.testing.assert_debug_tasks_reward_one(word_game.debug)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "word-game/src"), "CUBE_CACHE_DIR": str(tmp_path)}
+    played = subprocess.run([python, "-c", play], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+
+
+def test_two_gym_layers_in_one_environment_are_told_with_the_way_out(tmp_path):
+    def run(statement):
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run([sys.executable, "-c", statement], env=environment, capture_output=True, text=True)
+
+    (tmp_path / "cube").symlink_to(Path(cube_package.__file__).parent)
+    assert run("import cube.task").stderr == ""
+    (tmp_path / "cube_standard-0.1.0rc8.dist-info").mkdir()
+    mixed = run("import cube")
+    assert mixed.returncode == 0
+    assert f"cube-standard and benchcube are both installed in {tmp_path}" in mixed.stderr
+    assert "install benchcube alone" in mixed.stderr
+    (tmp_path / "cube").unlink()
+    (tmp_path / "cube").mkdir()
+    (tmp_path / "cube/__init__.py").touch()
+    hidden = run("import benchflow")
+    assert hidden.returncode == 1
+    assert f"The package 'cube' in {tmp_path}/cube/__init__.py" in hidden.stderr.splitlines()[-1]
+    assert "cannot be installed together. Uninstall both" in hidden.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["Bad Name", "../x", "9x", "a--b", "a_b", "", "class", "json", "cube"])

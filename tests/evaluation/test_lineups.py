@@ -106,6 +106,7 @@ def test_games_of_one_attempt_share_their_seed_and_those_of_others_differ():
         ([PLAIN], request(participants={"seller": B}), "it has no arena packages"),
         ([HAGGLE], request(participants={"buyer": B}), "--agent plays the role 'buyer' of haggle"),
         ([HAGGLE], request(A, B, participants={"buyer": C, "seller": D}), "none is left for the agents"),
+        ([HAGGLE], request(A, B, participants={"buyer": Player("http://127.0.0.1:1")}), "not a URL"),
         ([AUCTION], request(*(Player(str(n)) for n in range(30))), "30 agents have 24,360 line-ups for the 3 roles"),
     ],
 )

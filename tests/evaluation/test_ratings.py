@@ -79,6 +79,12 @@ def test_games_against_oneself_and_seats_without_a_reward_are_not_compared():
     assert arena_statistics([]) is None
 
 
+def test_games_and_groups_that_nobody_plays_are_not_rated_instead_of_taking_minutes():
+    assert ratings([tuple(Seat(str(n), str(n), float(n)) for n in range(5_000))]) == ()
+    ring = [duel(str(n), str((n + 1) % 300), 1.0, 0.0) for n in range(300)]
+    assert [group.reference for group in ratings([*ring, *times(1, 1, 0)])] == [("a", "b")]
+
+
 def test_the_comparisons_of_a_game_share_the_weight_of_one():
     """Each of three that beats the next in turn, in three games: nobody is better, and the error is that of 3 games."""
     order = [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]

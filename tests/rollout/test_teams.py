@@ -283,3 +283,11 @@ async def test_a_cancelled_team_leaves_no_box(play):
     for box in boxes:
         with pytest.raises(SandboxFailure):
             await box.exec("true", timeout=10)
+
+
+async def test_an_artifact_within_another_is_handed_over_once(play, handoffs):
+    cast = Cast(ann="mkdir parts; echo ok > parts/b.txt; echo ok > a.txt", bob="true", cyd="true")
+    result = await play(cast, artifacts="parts, parts/b.txt, /app/parts/b.txt, a.txt")
+    assert result.reward == 1.0, result.error
+    assert handoffs()[0][1]["/app/parts"]["files"] == 1
+    assert handoffs()[0][1]["/app/parts/b.txt"]["status"] == "unchanged"

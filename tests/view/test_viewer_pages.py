@@ -309,6 +309,7 @@ def test_a_job_that_takes_long_to_read_is_shown_at_once_and_again_when_it_is_rea
         store.append(made_result(f"task-{number}", 1, 1.0), f"r__{number}__x")
     store.close()
     monkeypatch.setattr(known_jobs, "SOON_SEC", 0.0)
+    monkeypatch.setattr(known_jobs, "PAINTED_SEC", 0.0)
     viewer = client(jobs)
     first = viewer.get("/job/many").text
     assert "The results are being read: " in first

@@ -17,7 +17,7 @@ import anyio
 from benchflow.agents.protocol import AgentContext, TurnResult
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.redaction import Redactor
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import (
     Change,
     Limits,

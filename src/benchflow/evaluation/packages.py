@@ -19,6 +19,7 @@ import anyio
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
 from benchflow.agents.running import Installations
+from benchflow.errors import PackageError
 from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.work import LineUp, TaskRef, WorkItem, numbered
 from benchflow.plugins import SANDBOXES
@@ -30,7 +31,7 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import OnPull, PullSettings, pull_policy
 from benchflow.sandbox.task_policy import needed_capabilities
 from benchflow.task.config.interaction import ARENA
-from benchflow.task.discovery import FoundPackage, find_packages
+from benchflow.task.discovery import NOT_TEXT, FoundPackage, find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
@@ -80,8 +81,8 @@ class PackageRunner:
         """
         if not self._given:
             return []
-        playing = [(player.agent, player.model) for player in self._request.players if player.url is None]
-        agents = [create_agent(*player) for player in playing]
+        others = [player for player in self._request.participants.values() if player.url is None]
+        agents = [create_agent(player.agent, player.model) for player in (*self._request.agents, *others)]
         if self._request.sandbox != AUTO:
             SANDBOXES.load(self._request.sandbox)
         tasks = self.packages()
@@ -96,6 +97,9 @@ class PackageRunner:
         The path of a task is spelled as given, so that it is the same when the job is resumed from another folder.
         """
         found = find_packages(self._given)
+        for one in found:
+            if one.problem is not None and one.problem.code == NOT_TEXT:
+                raise PackageError(f"{one.path}: {one.problem.message}", code=NOT_TEXT)
         return numbered([_task(one.path, self._spelled(one)) for one in found])
 
     def _spelled(self, found: FoundPackage) -> str:

@@ -45,6 +45,8 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
     """Who plays the other roles of arenas."""
     validate_per_step: bool = False
     skip_invalid: bool = False
+    records: str | None = None
+    """A folder in which calls of models by judges are recorded; None: nowhere."""
 
     task_config_class: ClassVar[type[TaskConfig[Any]]] = PackageTaskConfig
     benchmark_class: ClassVar[type[Benchmark[Any]]] = PackageBenchmark
@@ -75,6 +77,7 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
             "pull": self.pull,
             "participants": self.participants,
             "validate_per_step": self.validate_per_step,
+            "records": self.records,
         }
         for config in super().get_task_configs():
             yield config.model_copy(update=settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr
@@ -22,7 +23,7 @@ from benchflow.task.config.interaction import ARENA
 from benchflow.task.package import TaskPackage
 from benchflow.task.taken import COPIES
 from cube.container import ContainerBackend
-from cube.core import Action, ActionSchema, Content, Observation, StepError, StructuredContent
+from cube.core import Action, ActionSchema, Content, Observation, StructuredContent
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
 from cube.task import UnscoredError as GymUnscoredError
 
@@ -66,6 +67,8 @@ class PackageTask(Task[PackageTaskMetadata]):
     """When images are pulled."""
     seed: int | None = None
     """What the programs of the package find in `BENCHCUBE_SEED`; without it the variable is not set."""
+    records: str | None = None
+    """A folder in which calls of models by the package's judges are recorded, one folder for each episode."""
     participants: dict[str, str] = Field(default_factory=dict)
     """Who plays the other roles of an arena; the others are played by what the document says."""
 
@@ -87,7 +90,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
         self._stop()
         package = named_package(self.metadata)
-        self._connect(LOOP.run(lambda: _start(package, self)))
+        self._connect(LOOP.run(lambda: self._start(package)))
         self.tool.reset()
         info = {"sandbox": plain(self.environment.record()), "seed": self.seed}
         return Observation.from_text(self.driver.prompt), info
@@ -120,11 +123,11 @@ class PackageTask(Task[PackageTaskMetadata]):
             if action.name not in missing and not (forbidden is not None and forbidden(action.name))
         ]
 
-    def _refused(self, action: Action) -> Observation | StepError:
-        """What the package forbids, or a next step where there is none, is refused without ending the episode."""
+    def _refused(self, action: Action, problem: str) -> Observation:
+        """What the package forbids, or a next step where there is none, is refused in words of their own."""
         tool = self.tool
         known = tool.refusal(action.name) if isinstance(tool, PackageTool) else None
-        return known or super()._refused(action)
+        return known or super()._refused(action, problem)
 
     def get_privileged_info(self) -> Content:
         """The oracle's files of the current step, for debug agents."""
@@ -154,6 +157,15 @@ class PackageTask(Task[PackageTaskMetadata]):
         finally:
             super().close()
 
+    async def _start(self, package: TaskPackage) -> ActionDriver:
+        backend = await BACKENDS.get(package, self.sandbox, self.base_image)
+        backend.pulling = PullSettings(self.pull)
+        settings: dict[str, Any] = {"base_image": self.base_image, "seed": self.seed}
+        if package.view.mode == ARENA:
+            return await GameDriver.open(package, backend, participants=self.participants, **settings)
+        records = Path(self.records) if self.records is not None else None
+        return await ActionDriver.start(package, backend, records=records, **settings)
+
     def _connect(self, driver: ActionDriver) -> None:
         self._driver = driver
         if isinstance(self.tool, PackageTool):
@@ -173,6 +185,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
     sandbox: str = AUTO
     base_image: str | None = None
     pull: PullPolicy = "missing"
+    records: str | None = None
     participants: dict[str, str] = Field(default_factory=dict)
     """Who plays the other roles of an arena."""
     validate_per_step: bool = False
@@ -196,6 +209,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
             base_image=self.base_image,
             pull=self.pull,
             seed=self.seed,
+            records=self.records,
             participants=self.participants,
             validate_per_step=self.validate_per_step,
         )
@@ -204,12 +218,3 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
 def named_package(metadata: PackageTaskMetadata) -> TaskPackage:
     """The package on this machine; `PackageError` if its content is not here."""
     return PLACES.find(PackageName(metadata.id, metadata.content_digest, metadata.inside, metadata.bundle))
-
-
-async def _start(package: TaskPackage, task: PackageTask) -> ActionDriver:
-    backend = await BACKENDS.get(package, task.sandbox, task.base_image)
-    backend.pulling = PullSettings(task.pull)
-    settings: dict[str, Any] = {"base_image": task.base_image, "seed": task.seed}
-    if package.view.mode == ARENA:
-        return await GameDriver.open(package, backend, participants=task.participants, **settings)
-    return await ActionDriver.start(package, backend, **settings)

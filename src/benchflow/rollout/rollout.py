@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from benchflow.rollout.ors_tools import OrsTools
     from benchflow.rollout.proving import MakeVerifier
 
+KEPT_KEY: Final = "kept-by-the-model-gateway"
+"""What an environment gets for a provider's key that the package names: the same in all rollouts, so that they share
+what was installed for one of them."""
 START_SEC: Final = 900.0
 """Time limit of an environment after its build until it is ready."""
 
@@ -159,7 +162,7 @@ class Rollout:
         async with (
             self._models() as models,
             self._backend(planned.package) as backend,
-            self._environment(planned, backend) as environment,
+            self._environment(planned, backend, models) as environment,
         ):
             return await self._drive(planned, environment, models)
 
@@ -341,7 +344,9 @@ class Rollout:
                 await self._draft.clean_up("backend", backend.close)
 
     @asynccontextmanager
-    async def _environment(self, planned: _Planned, backend: SandboxBackend) -> AsyncIterator[Environment]:
+    async def _environment(
+        self, planned: _Planned, backend: SandboxBackend, models: Gateway | None
+    ) -> AsyncIterator[Environment]:
         """The started environment; it is always removed at the end of the block."""
         draft, config = self._draft, self.config
         environment: Environment | None = None
@@ -353,6 +358,8 @@ class Rollout:
             try:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
+                    if models is not None and config.agent not in (ORACLE, NOP):
+                        preparation = _without_keys(preparation, models)
                     state = await _installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
@@ -413,6 +420,17 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
+
+
+def _without_keys(preparation: Preparation, models: Gateway) -> Preparation:
+    """The environment without keys of providers: agents get a token in their place, services beside them nothing."""
+    from benchflow.models.gateway import without_keys
+
+    spec, services = preparation.spec, preparation.services
+    if services is not None:
+        services = replace(services, env=without_keys(services.env, models.keys, KEPT_KEY))
+    env = without_keys(spec.env, models.keys, KEPT_KEY)
+    return replace(preparation, spec=replace(spec, env=env), services=services)
 
 
 def _require_arena() -> None:

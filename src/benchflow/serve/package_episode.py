@@ -120,7 +120,8 @@ class PackageEpisode(Episode):
             self._own_tools = await EnvironmentTools.start(self._package.view, workspace, os.environ, taken)
         self._tools = _offered(self._package, driver.forbidden, self._own_tools)
         step, contract = driver.step, self._package.view.prompt_plan.user_runtime
-        user = document_user(self._package, contract, os.environ, tools=await self._user_tools(contract))
+        asks, tools = driver.calls.user(step.name), await self._user_tools(contract)
+        user = document_user(self._package, contract, os.environ, asks, tools=tools)
         limit = self._limits.agent_timeout_sec or step.timeout_sec
         deadline = None if limit is None else anyio.current_time() + limit
         most = max(len(step.turns), contract.max_rounds or DEFAULT_ROUNDS if user is not None else 1)

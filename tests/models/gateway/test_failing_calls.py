@@ -178,3 +178,25 @@ async def test_closing_a_grant_ends_its_token_and_records_what_was_under_way(wir
         assert [call.outcome for call in it.calls] == ["aborted"]
         with pytest.raises(httpx.ConnectError):
             await it.post()
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [b'data: {"choices":[{"delta":{"con\n\n'],
+        [b'data: {"choices":[]\n\n', b'data: "x":1}\n\n'],
+        [b"data: <html>busy</html>\n\n"],
+        [b"data: " + b"[" * 100_000 + b"\n\n"],
+    ],
+    ids=["half", "json-only-together", "html", "too-deep"],
+)
+@pytest.mark.parametrize("large", [False, True])
+async def test_an_event_in_the_middle_of_a_stream_that_is_not_json_is_passed_on_and_is_a_failure(large, events, wired):
+    word = b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"x" * (1 << 20 if large else 1))
+    pieces = [*[word] * 8, *events, *[word] * 8, *CHAT_STREAM]
+    async with wired(Stream(pieces)) as it:
+        assert (await it.post(body=STREAMED)).content == b"".join(pieces)
+        (call,) = it.calls
+        assert (call.outcome, call.code, call.usage["input_tokens"]) == ("failed", "bad-answer", 10)
+        assert "an event is not valid JSON" in call.message
+        assert (it.grant.failure.category, it.grant.failure.code) == ("infrastructure", "bad-answer")

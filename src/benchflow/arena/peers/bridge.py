@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from benchflow.agents.protocol import TurnResult
+from benchflow.agents.running import MAX_SAID
 from benchflow.arena.a2a_tasks import Updates
 from benchflow.arena.a2a_types import Message, Part, PeerFailure, Reply
 from benchflow.arena.peers.message_log import shown
@@ -22,6 +23,8 @@ from benchflow.arena.peers.participant import Crashed, Silent
 
 MAX_CONTEXTS: Final = 32
 """Conversations of one participant in one game."""
+MAX_TEXT: Final = MAX_SAID
+"""Characters of an answer from which on it is too long; what a script prints is cut off there."""
 _FIRST: Final = "{instructions}\n\n---\nThe first message to you:\n\n{message}"
 _NO_ANSWER: Final = frozenset({"max_tokens", "max_steps", "max_calls", "max_cost", "max_model_time", "refusal"})
 
@@ -101,6 +104,8 @@ class Bridge:
             raise Crashed(self._role, f"exited with code {result.exit_code}")
         if result.stop_reason == "cancelled":
             return Reply(state="canceled")
+        if len(result.text) >= MAX_TEXT:
+            raise PeerFailure("flood", f"The participant '{self._role}' answered with {MAX_TEXT} characters or more.")
         metadata = {"stop_reason": result.stop_reason} if result.stop_reason in _NO_ANSWER else {}
         return Reply((Part.of_text(result.text),), metadata=metadata)
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchflow.evaluation.games.ratings import Seat, compared, ratings
+from benchflow.evaluation.games.ratings import MOST_SEATS, Seat, compared, ratings
 from benchflow.evaluation.statistics import Span, mean, span_of
 from benchflow.record import ArenaStatistics, CrossPlay, Estimate, Pairing, RoleMean, TaskId
 
@@ -60,7 +60,7 @@ def _by_role(game: Game) -> Keyed:
 def _by_opponent(game: Game) -> Keyed:
     """A reward belongs to each of the others in the game once, whatever roles it had."""
     for seat in game.seats:
-        if seat.reward is not None:
+        if seat.reward is not None and len(game.seats) <= MOST_SEATS:
             others = {other.player for other in game.seats if other is not seat}
             yield from (((seat.role, seat.player, other), seat.reward) for other in sorted(others))
 
@@ -78,10 +78,13 @@ def _means(games: Sequence[Game], keyed: Callable[[Game], Keyed]) -> dict[Key, E
 
 
 def _roles(games: Iterable[Game]) -> Iterator[str]:
-    """The roles as the tasks declare them."""
-    declared = {game.task: [seat.role for seat in game.seats] for game in games}
-    tasks = sorted(declared, key=lambda task: (task.name, task.content_digest or "", task.ordinal))
-    return iter(dict.fromkeys(role for task in tasks for role in declared[task]))
+    """The roles as the tasks declare them, whatever the order of the games."""
+    declared = {(_order(game.task), tuple(seat.role for seat in game.seats)) for game in games}
+    return iter(dict.fromkeys(role for _, roles in sorted(declared) for role in roles))
+
+
+def _order(task: TaskId) -> tuple[str, str, int]:
+    return task.name, task.content_digest or "", task.ordinal
 
 
 def _mean(by_task: Mapping[TaskId, Sequence[float]], span: Span) -> Estimate:

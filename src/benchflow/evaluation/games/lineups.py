@@ -42,18 +42,26 @@ def check_line_ups(tasks: Sequence[TaskRef], request: JobRequest) -> None:
     if request.rotation and not arenas:
         raise UsageError("--rotate-roles applies to arena packages; the job has none.", code="unused-option")
     for task in arenas:
-        first = task.roles[0]
-        if first in request.participants and not request.rotation:
-            message = f"--participant {first}: --agent plays the role '{first}' of {task.name}, its first participant."
-            raise UsageError(message, code="role-taken")
-        free = _free(request, task.roles)
-        if request.rotation and not free:
-            message = f"--rotate-roles: every role of {task.name} has a --participant; none is left for the agents."
-            raise UsageError(message, code="role-taken")
-        if too_many(request, task.roles):
-            count = line_up_count(len(request.rotation), len(free))
-            message = f"{len(request.rotation)} agents have {count:,} line-ups for the {len(free)} roles of {task.name}"
-            raise UsageError(f"{message}; the limit is {MOST:,}. Give fewer agents.", code="too-many-games")
+        _check_seats(task, request)
+
+
+def _check_seats(task: TaskRef, request: JobRequest) -> None:
+    first = task.roles[0]
+    held = request.participants.get(first)
+    if held is not None and not request.rotation:
+        message = f"--participant {first}: --agent plays the role '{first}' of {task.name}, its first participant."
+        raise UsageError(message, code="role-taken")
+    if held is not None and held.url is not None:
+        message = f"--participant {first}: the first role of {task.name} takes an agent, not a URL."
+        raise UsageError(message, code="role-taken")
+    free = _free(request, task.roles)
+    if request.rotation and not free:
+        message = f"--rotate-roles: every role of {task.name} has a --participant; none is left for the agents."
+        raise UsageError(message, code="role-taken")
+    if too_many(request, task.roles):
+        count = line_up_count(len(request.rotation), len(free))
+        message = f"{len(request.rotation)} agents have {count:,} line-ups for the {len(free)} roles of {task.name}"
+        raise UsageError(f"{message}; the limit is {MOST:,}. Give fewer agents.", code="too-many-games")
 
 
 def line_ups(request: JobRequest, task: TaskId, roles: Sequence[str], attempt: int) -> Iterator[LineUp]:

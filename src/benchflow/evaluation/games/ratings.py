@@ -24,6 +24,10 @@ _CHANCE: Final = 0.025
 _DECIMALS: Final = 6
 """Of ratings: what is left then does not depend on the order of the arithmetic."""
 _STEPS: Final = 200
+MOST_SEATS: Final = 64
+"""A game of more is not compared: its pairs would be too many."""
+MOST_RATED: Final = 200
+"""A group of more players has no ratings: they would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +49,22 @@ Bounded = tuple[float | None, float | None]
 
 
 def ratings(games: Iterable[Seats]) -> tuple[RatingGroup, ...]:
-    """The ratings of all players that met another one, by group of players that games connect; the largest first."""
+    """The ratings of all players that met another one, by group of players that games connect; the largest first.
+
+    Groups that are too large are left out.
+    """
     played = list(games)
     wins = _wins(played)
     met = Counter(player for seats in played for player in {seat.player for pair in compared(seats) for seat in pair})
-    groups = [_rated(members, wins, met) for members in _connected(wins)]
+    groups = [_rated(members, wins, met) for members in _connected(wins) if len(members) <= MOST_RATED]
     return tuple(sorted(groups, key=lambda group: (-len(group.ratings), group.reference)))
 
 
 def compared(seats: Seats) -> list[tuple[Seat, Seat]]:
     """The pairs of seats of a game whose players differ and whose rewards are known."""
     known = [seat for seat in seats if seat.reward is not None]
+    if len(known) > MOST_SEATS:
+        return []
     return [(one, other) for at, one in enumerate(known) for other in known[at + 1 :] if one.player != other.player]
 
 
@@ -79,7 +88,15 @@ def _share(one: Seat, other: Seat) -> Fraction:
 
 def _connected(wins: Wins) -> list[list[str]]:
     """The players by whether a chain of games leads from one to the other."""
-    return _classes(wins, {player: set(row) for player, row in wins.items()})
+    steps = {player: set(row) for player, row in wins.items()}
+    found: list[list[str]] = []
+    seen: set[str] = set()
+    for player in wins:
+        if player not in seen:
+            group = _reached(player, steps)
+            seen |= group
+            found.append(sorted(group))
+    return found
 
 
 def _mutual(members: Sequence[str], wins: Wins) -> list[list[str]]:

@@ -18,7 +18,7 @@ import anyio
 from benchflow.models.gateway.call_failures import CallFailure
 from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, LimitReached, Meter
 from benchflow.models.gateway.endpoints import Family, base_path
-from benchflow.models.gateway.upstreams import PROVIDERS
+from benchflow.models.gateway.upstreams import PROVIDERS, without_keys
 from benchflow.record.model_calls import CallPlace, CallSource, ModelCalls
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 41999
 """The port there, unless another program of the box has it."""
 _REFUSALS_KEPT: Final = 100
-_LONG_KEY: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,8 @@ class Grant:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of those who can be asked."""
-        return self._gateway.upstreams.keys
+        """The keys of those who can be asked, and all others of their kind."""
+        return self._gateway.keys
 
     @property
     def bounded(self) -> bool:
@@ -183,15 +182,7 @@ class Access:
 
     def without_keys(self, env: Mapping[str, str]) -> dict[str, str]:
         """Variables for a box, in which the token stands for every key that the gateway has."""
-        keys = self.grant.keys
-        long = [key for key in keys if len(key) >= _LONG_KEY]  # "test" may be a key, and a part of any path
-
-        def replaced(value: str) -> str:
-            for key in long:
-                value = value.replace(key, self.token)
-            return self.token if value in keys else value
-
-        return {name: replaced(value) for name, value in env.items()}
+        return without_keys(env, self.grant.keys, self.token)
 
     def at(self, **where: Any) -> None:
         """Calls belong to this step, turn, scene or branch from now on."""

@@ -93,12 +93,14 @@ class TurnContext:
         is_oracle = role.agent == ORACLE
         user = step.agent.user
         limits = self.config.limits
-        env = self._agent_env(role.env, is_oracle=is_oracle)
+        env, machine = self._agent_env(role.env, is_oracle=is_oracle), self.machine
+        if models is not None and models.listening is not None:  # no key enters the box: the token stands for all
+            env, machine = models.without_keys({**self._named_keys(models), **env}), models.without_keys(machine)
         made = AgentContext(
             sandbox=sandbox,
             workdir=sandbox.spec.workdir,
             user=str(user) if user is not None else None,
-            env=env if models is None or models.listening is None else models.without_keys(env),
+            env=env,
             events=events,
             log_folder=logs,
             model=role.model,
@@ -106,7 +108,7 @@ class TurnContext:
             limits=replace(limits, idle_timeout_sec=role.idle_timeout_sec or limits.idle_timeout_sec),
             ask=ask,
             forbidden_tools=self.plan.forbidden_tools,
-            mcp_servers=(*mcp_servers(view, self.machine), *self._relay(role.agent)),
+            mcp_servers=(*mcp_servers(view, machine), *self._relay(role.agent)),
             tools=self.tools if role.agent.partition(":")[0] == MODEL else None,
             skills_dir=turn.skills_dir,
             package_dir=view.files.root,
@@ -121,6 +123,12 @@ class TurnContext:
     def _relay(self, agent: str) -> tuple[Mapping[str, Any], ...]:
         """The server of such tools, for agents inside the sandbox."""
         return self.tools.mcp_servers if self.tools is not None and agent.partition(":")[0] != MODEL else ()
+
+    def _named_keys(self, models: Access) -> dict[str, str]:
+        """Variables of the environment that name a key: the sandbox was started without it."""
+        declared = resolve_variables(self.plan.view.config.environment.env, self.machine)
+        declared |= self.plan.secrets.of("environment")
+        return {name: value for name, value in declared.items() if models.without_keys({name: value})[name] != value}
 
     def _agent_env(self, role_env: Mapping[str, str], *, is_oracle: bool) -> dict[str, str]:
         if is_oracle:

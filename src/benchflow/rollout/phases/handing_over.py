@@ -70,8 +70,8 @@ class Handoffs:
                 refused.append(Handed(path, "not-received", reason=str(error)))
         found: dict[str, str] = {}
         with self._folder() as folder:
-            for path in self.artifacts:
-                found |= (await self._copied(box, path, folder))[1]
+            for number, path in enumerate(self.artifacts):
+                found |= (await self._copied(box, path, folder / str(number)))[1]
         self._ledger.receive(role, found)
         return refused
 
@@ -79,9 +79,10 @@ class Handoffs:
         """Copy what a role changed into the team's workspace."""
         handed: list[Handed] = []
         with self._folder() as folder:
-            for path in self.artifacts:
-                problem, found = await self._copied(box, path, folder)
-                handed.append(problem or await self._take(role, path, found, folder, copy=box is not self._shared))
+            for number, path in enumerate(self.artifacts):  # apart, since one may be within another
+                place = folder / str(number)
+                problem, found = await self._copied(box, path, place)
+                handed.append(problem or await self._take(role, path, found, place, copy=box is not self._shared))
         return handed
 
     async def _take(self, role: str, path: str, found: dict[str, str], folder: Path, *, copy: bool) -> Handed:

@@ -117,6 +117,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A folder above packages cannot be searched; packages in it may be missing from the report.",
             "Fix its permissions, or name the packages themselves.",
         ),
+        "path-not-utf-8": (
+            "The path of the package is not UTF-8, and no record can hold it.",
+            "Rename the folder, or the one above it that is not.",
+        ),
         "link-escape": (
             "A symbolic link points outside the package; its target differs between machines.",
             "Copy the file into the package, or remove the link.",

@@ -112,14 +112,7 @@ class AgentJudgeStrategy(Strategy):
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         agent, verdict = values.get("agent"), values.get("verdict_file")
         if agent is None:
-            for key in [key for key in ("verdict_file",) if key in values]:
-                problems.error(
-                    "conflicting-keys", join(path, key), f"{join(path, key)} needs an 'agent' that writes it"
-                )
-            folders = [index for index, item in enumerate(values["inputs"]) if item.endswith("/")]
-            for index in folders:
-                where = f"{join(path, 'inputs')}[{index}]"
-                problems.error("conflicting-keys", where, f"{where} is a folder, which only an 'agent' can look into")
+            _require_no_agent(values, path, problems)
             return
         where = join(path, "agent")
         if agent.partition(":")[0] in NO_JUDGES:
@@ -131,6 +124,17 @@ class AgentJudgeStrategy(Strategy):
             where = join(path, "verdict_file")
             message = f"{where} must be a file in {VERDICT_FOLDER[:-1]} that is no reward file"
             problems.error("unsafe-path", where, message)
+
+
+def _require_no_agent(values: dict[str, Any], path: str, problems: IssueLog) -> None:
+    """A model that is asked once writes no file, and reads what its prompt quotes."""
+    if "verdict_file" in values:
+        where = join(path, "verdict_file")
+        problems.error("conflicting-keys", where, f"{where} needs an 'agent' that writes it")
+    for index, item in enumerate(values["inputs"]):
+        if item.endswith("/"):
+            where = f"{join(path, 'inputs')}[{index}]"
+            problems.error("conflicting-keys", where, f"{where} is a folder, which only an 'agent' can look into")
 
 
 def _require_script(agent: str, verdict: str | None, path: str, problems: IssueLog) -> None:

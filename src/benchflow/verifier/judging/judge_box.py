@@ -44,8 +44,7 @@ async def judge_box(run: Run, agent: Agent, files: Path) -> AsyncIterator[Sandbo
     backend = run.environment.backend
     spec = await verifier_spec(run.environment, run.scope, run.machine, run.maker.base_image)
     spec = replace(spec, composition=None)
-    own = Installations(backend) if run.installations is None else None
-    installations = run.installations or own or Installations(backend)
+    installations = run.installations or Installations(backend)
     try:
         sandbox = backend.create(spec, snapshot=await installations.prepare(agent, spec))
         await sandbox.start()
@@ -58,9 +57,9 @@ async def judge_box(run: Run, agent: Agent, files: Path) -> AsyncIterator[Sandbo
                 raise SandboxFailure(f"The folders of the judge could not be made in its box: {WORKDIR}, {LOGS}.")
             yield sandbox
     finally:
-        if own is not None:
+        if run.installations is None:
             with anyio.CancelScope(shield=True):
-                await own.close()
+                await installations.close()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from benchflow.evaluation.store import job_argument
 from benchflow.record.reading.rollout_story import RolloutStory
 from benchflow.view.facets import Query, histogram
 from benchflow.view.games_view import games_view
-from benchflow.view.job_index import Row
+from benchflow.view.job_index import Row, Rows
 from benchflow.view.known_jobs import JobHead, KnownJob, Missing
 from benchflow.view.page_addresses import Fields, address, quoted
 from benchflow.view.viewer import Live, Viewer
@@ -41,7 +41,7 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         "job.html",
         name,
         [("Jobs", "/"), (name, None)],
-        live=Live(address("live", "job", name), live_version(job, head), state),
+        live=Live(address("live", "job", name), live_version(job, head, known), state),
         page_class="wide",
         name=name,
         head=head,
@@ -105,9 +105,9 @@ def _stories(job: KnownJob, rows: Iterable[Row]) -> dict[str, RolloutStory]:
     return found
 
 
-def live_version(job: KnownJob, head: JobHead) -> str:
-    """Differs whenever the page of a job would."""
-    rows = job.rows(head, soon=True)
+def live_version(job: KnownJob, head: JobHead, known: Rows | None = None) -> str:
+    """Differs whenever the page of a job would; of the rows that are `known`, or as they are now."""
+    rows = job.rows(head, soon=True) if known is None else known
     state = job.state(head, len(rows.rows), rows.share)
     now = "".join(f"-{one.rollout}.{one.phase}.{one.events}" for one in job.running(state))
     return f"{rows.version}-{state}-{crc32(now.encode(errors='replace')):x}"

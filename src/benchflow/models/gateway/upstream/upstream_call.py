@@ -1,7 +1,7 @@
 """Asks an upstream, as often as it takes, and passes its answer on unchanged.
 
 Streams are passed on piece by piece as they come. Before the first byte went to the caller, what fails is tried again;
-afterwards never, for the caller would see two answers. Loaded with the first call, for it imports the HTTP client.
+afterwards never, for the caller would see two answers. Loaded with the first call.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
-
-import httpx
 
 from benchflow.models.gateway.call_failures import (
     CallFailure,
@@ -24,6 +22,8 @@ from benchflow.models.gateway.call_failures import (
 )
 from benchflow.models.gateway.endpoints import error_body, returned_headers
 from benchflow.models.gateway.exchange import ERROR, Exchange
+from benchflow.models.gateway.upstream.upstream_pool import Answering
+from benchflow.models.gateway.upstream.upstream_wire import WireError, WireTimeout
 from benchflow.models.gateway.upstreams import Upstream
 from benchflow.models.gateway.wire_answers import Answer, is_first_error, read_answer
 from benchflow.record.model_calls import CallRetry
@@ -41,7 +41,7 @@ class UpstreamCalls:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway: Final = gateway
-        self._secrets: Final = tuple(key.encode() for key in gateway.upstreams.keys)
+        self._secrets: Final = tuple(key.encode() for key in gateway.keys)
         self._longest: Final = max((len(key) for key in self._secrets), default=1)
 
     async def answer(
@@ -49,14 +49,15 @@ class UpstreamCalls:
     ) -> None:
         """Answer a call; at the end it is recorded."""
         async with self._slots(call):
-            url = f"{upstream.base_url}{call.route.path}" + (f"?{query}" if query else "")
+            target = f"{call.route.path}?{query}" if query else call.route.path
             shown = {**headers, "accept-encoding": "identity", **upstream.headers()}
             while True:
                 try:
-                    async with self._asked(call, url, shown) as response:
+                    asked = self._gateway.pool.asked(call.method, upstream.base_url, target, shown, call.content)
+                    async with asked as response:
                         if await self._passed_on(call, response, send):
                             return
-                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                except WireError as error:
                     if call.status is not None:
                         what = f"{named(call.provider, call.model)} broke off in the middle of an answer"
                         call.end("failed", CallFailure("infrastructure", "stream-cut", f"{what}: {_words(error)}"))
@@ -79,19 +80,9 @@ class UpstreamCalls:
             call.timing["queued"] = call.since() - before
             yield
 
-    @asynccontextmanager
-    async def _asked(self, call: Exchange, url: str, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
-        client = self._gateway.client
-        request = client.build_request(call.method, url, headers=headers, content=call.content or None)
-        response = await client.send(request, stream=True)
-        try:
-            yield response
-        finally:
-            await response.aclose()
-
-    async def _passed_on(self, call: Exchange, response: httpx.Response, send: Send) -> bool:
+    async def _passed_on(self, call: Exchange, response: Answering, send: Send) -> bool:
         """Pass an answer on; False if the call is to be tried again, and nothing was passed on yet."""
-        status = response.status_code
+        status = response.status
         if status < ERROR and call.stream:
             return await self._streamed(call, response, send)
         body = await _whole(response)
@@ -112,15 +103,14 @@ class UpstreamCalls:
         settle(call, said, body)
         return True
 
-    async def _streamed(self, call: Exchange, response: httpx.Response, send: Send) -> bool:
-        pieces = response.aiter_raw()
-        piece = await anext(pieces, b"")
+    async def _streamed(self, call: Exchange, response: Answering, send: Send) -> bool:
+        piece = await response.piece()
         if not piece or is_first_error(piece):
             said = piece.decode(errors="replace")[:300] or "the stream was empty"
-            if await self._again(call, "model-unreachable", response.status_code, None, said):
+            if await self._again(call, "model-unreachable", response.status, None, said):
                 return False
         self._require_no_key(piece)
-        call.begin_answer(response.status_code, response.headers.get("content-type"))
+        call.begin_answer(response.status, response.headers.get("content-type"))
         headers = returned_headers(response.headers.items())
         await send({"type": "http.response.start", "status": call.status, "headers": headers})
         tail = b""
@@ -129,9 +119,9 @@ class UpstreamCalls:
             tail = piece[-self._longest :]
             call.take(piece)
             if call.size > MAX_ANSWER:
-                raise httpx.ReadError("the answer is too large")
+                raise WireError("the answer is too large")
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            piece = await anext(pieces, b"")
+            piece = await response.piece()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         body = b"".join(call.pieces)
         settle(call, read_answer(call.route.endpoint.dialect, body, stream=True), body)
@@ -140,7 +130,7 @@ class UpstreamCalls:
     def _require_no_key(self, data: bytes) -> None:
         """No key enters a box, not even where a server repeats it: then the answer ends here."""
         if any(key in data for key in self._secrets):
-            raise httpx.ReadError("the answer contained the key of the provider")
+            raise WireError("the answer contained the key of the provider")
 
     async def _again(
         self, call: Exchange, code: str, status: int | None, asked: float | None, said: str = "", body: bytes = b""
@@ -182,12 +172,12 @@ def settle(call: Exchange, said: Answer | None, body: bytes) -> None:
         call.end("failed", CallFailure("infrastructure", code, message), said)
 
 
-async def _whole(response: httpx.Response) -> bytes:
+async def _whole(response: Answering) -> bytes:
     pieces, size = [], 0
-    async for piece in response.aiter_raw():
+    while piece := await response.piece():
         size += len(piece)
         if size > MAX_ANSWER:
-            raise httpx.ReadError("the answer is too large")
+            raise WireError("the answer is too large")
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -200,7 +190,7 @@ async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], b
 
 
 def _code(error: Exception) -> str:
-    return "model-timeout" if isinstance(error, httpx.TimeoutException) else "model-unreachable"
+    return "model-timeout" if isinstance(error, WireTimeout) else "model-unreachable"
 
 
 def _words(error: Exception) -> str:
