@@ -25,7 +25,7 @@ USED_BY_OTHERS = {"models": {"mcp"}, "serve": {"websockets"}}
 PART_OF = {"httpcore": {"httpx"}, "markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
-    "arena": ["benchflow.arena.a2a_client", "benchflow.arena.a2a_serving", "mcp.server"],
+    "arena": ["benchflow.arena.a2a_client", "benchflow.arena.a2a_serving", "benchflow.rollout.drivers.arena"],
     "images": ["PIL.Image", "cube.core"],
     "gymnasium": ["benchflow.trainers.package_env"],
     "serve": [
