@@ -76,8 +76,11 @@ class SandboxContainer(Container):
     """A started sandbox behind the contract of the gym layer."""
 
     def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(run_id=sandbox.id)
         self.sandbox = sandbox
         self._stopped = False
+        self._stopping = threading.Lock()
+        """Held while it is stopped: a second caller returns when it has ended."""
         self._forwarded: dict[int, tuple[int, Any]] = {}
 
     @property
@@ -106,15 +109,16 @@ class SandboxContainer(Container):
             raise ContainerExecError(str(error)) from error
         return done
 
-    def forward_port(self, port: int) -> int:
+    def forward_port(self, port: int, host_port: int = 0) -> int:
+        """A port of this machine that is forwarded to `port` inside: a free one, unless one is given."""
         if port not in self._forwarded:
-            future, number = LOOP.portal().start_task(self._serve, port)
+            future, number = LOOP.portal().start_task(self._serve, port, host_port)
             self._forwarded[port] = (int(str(number)), future)
         return self._forwarded[port][0]
 
-    async def _serve(self, port: int, *, task_status: TaskStatus[int]) -> None:
-        """Forward a free port of this machine's loopback to the port inside."""
-        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+    async def _serve(self, port: int, host_port: int, *, task_status: TaskStatus[int]) -> None:
+        """Forward a port of this machine's loopback to the port inside."""
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=host_port) as listener:
             task_status.started(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no database is near
             await listener.serve(lambda client: self._bridge(client, port))
 
@@ -145,13 +149,14 @@ class SandboxContainer(Container):
 
     def stop(self, timeout: float = 10) -> None:
         del timeout  # a sandbox ends at once
-        if self._stopped:
-            return
-        self._stopped = True
-        for _, future in self._forwarded.values():
-            future.cancel()
-        self._forwarded.clear()
-        LOOP.run(self.sandbox.stop)
+        with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
+            for _, future in self._forwarded.values():
+                future.cancel()
+            self._forwarded.clear()
+            LOOP.run(self.sandbox.stop)
 
 
 async def _pump(source: SocketStream, target: SocketStream) -> None:
@@ -191,6 +196,24 @@ class SandboxContainerBackend(ContainerBackend):
         return container
 
     def _backend(self) -> SandboxBackend:
-        if self.sandbox not in self._backends:
-            self._backends[self.sandbox] = load_backend(self.sandbox)
-        return self._backends[self.sandbox]
+        with _CREATING:
+            if self.sandbox not in self._backends:
+                try:
+                    self._backends[self.sandbox] = load_backend(self.sandbox)
+                except BenchflowError as error:
+                    raise ContainerLaunchError(str(error)) from error
+            return self._backends[self.sandbox]
+
+
+_CREATING = threading.Lock()
+"""Held while a backend is created."""
+
+
+def _forget() -> None:
+    """In a process that was forked: the backends are the parent's."""
+    global _CREATING  # noqa: PLW0603  # another thread of the parent may have held it
+    _CREATING = threading.Lock()
+    SandboxContainerBackend._backends = {}
+
+
+os.register_at_fork(after_in_child=_forget)
