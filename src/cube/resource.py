@@ -1,7 +1,7 @@
 """What a benchmark needs beside its tasks, and the contract of those who provide it.
 
 A `ResourceConfig` names a machine, an image or services; an `InfraConfig` provisions it once per place, launches it for
-a benchmark or for each task, and lists and removes what was launched. Both are sent as JSON; a `ResourceHandle` is live.
+a benchmark or for each task, and lists and removes what was launched. Both are sent as JSON; a `ResourceHandle` is not.
 """
 
 from __future__ import annotations

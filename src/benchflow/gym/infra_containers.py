@@ -17,6 +17,7 @@ from benchflow.sandbox.backends import status_of
 from benchflow.sandbox.factory import IMAGE_MISSING
 from benchflow.sandbox.protocol import Image, Limits, NetworkPolicy, Sandbox, SandboxSpec
 from benchflow.sandbox.services import LOGS, RunningServices, ServicePlan, ServicesPlan
+from benchflow.sandbox.task_policy import DEFAULT_WORKDIR
 from cube.container import Container, ContainerConfig, ContainerExecError, ContainerLaunchError
 from cube.services.service_container import LocalContainers, ServiceContainer, ServiceContainerConfig
 
@@ -116,7 +117,7 @@ class InfraContainers(SandboxContainerBackend, LocalContainers):
             image=image,
             limits=limits,
             network=NetworkPolicy(self.network),
-            workdir=(image.workdir if image is not None else None) or "/",
+            workdir=_workdir(image),
             user=(image.user if image is not None else None) or "root",
         )
         sandbox = self._backend().create(spec)
@@ -138,6 +139,13 @@ class InfraContainers(SandboxContainerBackend, LocalContainers):
             if found is None:
                 raise
             return found
+
+
+def _workdir(image: Image | None) -> str:
+    """As in an engine; a substitute does not know the folder of the image that it replaces, which is mostly `/app`."""
+    if image is not None and image.workdir:
+        return image.workdir
+    return DEFAULT_WORKDIR if image is not None and image.fidelity == "substituted" else "/"
 
 
 async def _make_folders(sandbox: Sandbox, folders: list[str]) -> None:

@@ -1,7 +1,7 @@
 """A page in a real browser as a tool: an agent clicks, types and reads; the task navigates and looks into the page.
 
 Elements are named by selectors: CSS, `text=…`, or `role=button[name="…"]`. An action answers with what it did and
-the page that it led to; one that fails, because no such element exists for instance, says so, and the episode continues.
+the page that it led to; one that fails, because no such element exists for instance, says so and ends nothing.
 """
 
 from __future__ import annotations
