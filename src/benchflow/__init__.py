@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import cube
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.environment import Environment
+
+if getattr(cube, "__distribution__", None) != "benchcube":
+    raise ImportError(
+        f"The package 'cube' in {cube.__file__} is not benchcube's. If it is cube-standard's: both cannot be installed "
+        "together. Uninstall both, then install benchcube alone; it runs cubes that were written for cube-standard."
+    )
 
 __all__ = ["Environment"]
 

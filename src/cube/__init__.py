@@ -48,6 +48,27 @@ __all__ = [
 _CUBE_CACHE_ROOT: Path = Path(os.environ.get("CUBE_CACHE_DIR") or Path.home() / ".cube")
 
 
+__distribution__ = "benchcube"
+"""What this `cube` is a part of; `cube-standard` has a package of the same name, and both cannot be installed."""
+
+
+def _warn_of_other_files() -> None:
+    """Another distribution in the same folder has written its modules between ours, or ours over its own."""
+    folder = Path(__file__).parent.parent
+    if any(folder.glob("cube_standard-*.dist-info")):
+        import warnings
+
+        warnings.warn(
+            f"cube-standard and benchcube are both installed in {folder}. Both are the package 'cube', and their "
+            "modules are mixed. Uninstall both, then install benchcube alone: it runs cubes written for cube-standard.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_warn_of_other_files()
+
+
 def get_cache_dir(benchmark_name: str) -> Path:
     """Where a benchmark keeps its data on this machine; the folder need not exist yet."""
     return _CUBE_CACHE_ROOT / benchmark_name

@@ -25,7 +25,13 @@ _JSON_TYPES = {
     "float": "number",
     "bool": "boolean",
     "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "frozenset": "array",
+    "Sequence": "array",
+    "Iterable": "array",
     "dict": "object",
+    "Mapping": "object",
     "NoneType": "null",
     "None": "null",
 }
@@ -56,7 +62,22 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         parameters["required"] = required
+    definitions = _definitions(name, properties)
+    if definitions:
+        parameters["$defs"] = definitions
     return {"name": name, "description": docstring.short_description or "", "parameters": parameters}
+
+
+def _definitions(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """The schemas that properties refer to, taken out of them: a reference counts from the root of the parameters."""
+    found: dict[str, Any] = {}
+    schemas = list(properties.values())
+    for schema in schemas:  # and the items of lists, which are added while they are found
+        schemas += [schema["items"]] if "items" in schema else []
+        for title, definition in schema.pop("$defs", {}).items():
+            if found.setdefault(title, definition) != definition:
+                raise ValueError(f"Function '{name}' has parameters of two different classes called '{title}'.")
+    return found
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -81,7 +102,7 @@ def _property(parameter: inspect.Parameter, hint: Any, documented: DocstringPara
 def _annotation(parameter: inspect.Parameter, hint: Any) -> dict[str, Any]:
     """The schema of an annotation; `X | None` counts as X and must default to None."""
     if isinstance(hint, str):
-        return {"type": _json_schema_type(hint)}
+        return _unresolved(hint)
     if get_origin(hint) is Annotated:
         schema = _annotation(parameter, get_args(hint)[0])
         notes = [note for note in get_args(hint)[1:] if isinstance(note, str)]
@@ -95,7 +116,15 @@ def _annotation(parameter: inspect.Parameter, hint: Any) -> dict[str, Any]:
     if get_origin(hint) is list and get_args(hint):
         return {"type": "array", "items": _annotation(parameter, get_args(hint)[0])}
     name = getattr(get_origin(hint) or hint, "__name__", str(hint))
-    return {} if hint is Any else {"type": _json_schema_type(name)}
+    return {} if hint in (Any, object) else {"type": _json_schema_type(name)}
+
+
+def _unresolved(hint: str) -> dict[str, Any]:
+    """The schema of an annotation that is known as text only: `list[Page] | None` is a list."""
+    text = hint.strip().strip("'\"")
+    members = [member for member in text.split("|") if member.strip() != "None"] if "[" not in text else [text]
+    name = members[0].strip().removeprefix("Optional[").partition("[")[0].strip(" ]").rpartition(".")[2]
+    return {} if len(members) != 1 or name in ("Any", "object", "Union") else {"type": _json_schema_type(name)}
 
 
 def _optional(parameter: inspect.Parameter, hint: Any) -> Any:

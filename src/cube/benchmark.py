@@ -23,12 +23,12 @@ from typing_extensions import TypeVar
 
 import cube
 from cube.container import ContainerBackend
-from cube.metadata_files import read_many, read_one
+from cube.metadata_files import MetadataFileError, read_many, read_one
 from cube.resource import IncompatibleInfraError, InfraConfig, ResourceConfig
 from cube.seed import AbstractSeedGenerator
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata, TTMetadata
 from cube.tool import ToolConfig
-from cube.typed import TypedBaseModel, trusted
+from cube.typed import Derived, TypedBaseModel, trusted
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class BenchmarkMetadata(TypedBaseModel):
     license: str = ""
     requirements: dict[str, Any] = Field(default_factory=dict)
     num_tasks: int = 0
-    """The total number of tasks, regardless of the view."""
+    """The total number of tasks, regardless of the view. A benchmark that does not give it gets it counted."""
     tags: list[str] = Field(default_factory=list)
     reset_isolation: ResetIsolation | None = None
     named_subsets: dict[str, tuple[str, str]] = Field(default_factory=dict)
@@ -85,7 +85,8 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
     tool_config: SerializeAsAny[ToolConfig] | None = None
     seed_generator: SerializeAsAny[AbstractSeedGenerator] | None = None
 
-    _view: tuple[list[str], dict[str, Any]] | None = PrivateAttr(default=None)
+    _view: Derived = PrivateAttr(default_factory=Derived)
+    """The ids of this view, and its tasks by id."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -97,6 +98,7 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
         _require_class(cls, "benchmark_class", Benchmark)
         _complete(cls, "benchmark_metadata", BenchmarkMetadata)
         _complete(cls, "task_metadata", dict)
+        _count_tasks(cls)
         _stamp_cache_dir(cls)
 
     @classmethod
@@ -145,13 +147,19 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
         ids = self.task_ids
         if ids is None:
             return self.task_metadata
-        if self._view is None or self._view[0] is not ids:
+        view: tuple[list[str], dict[str, Any]] | None = self._view.value
+        if view is None or view[0] is not ids:
             everything = self.task_metadata
             unknown = [task_id for task_id in ids if task_id not in everything]
             if unknown:
                 raise KeyError(f"Benchmark '{self.name}' has no tasks {unknown}.")
-            self._view = (ids, {task_id: everything[task_id] for task_id in ids})
-        return self._view[1]
+            view = self._view.value = (ids, {task_id: everything[task_id] for task_id in ids})
+        return view[1]
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        copied._view = Derived()
+        return copied
 
     def get_task_configs(self) -> Iterator[TaskConfig[Any]]:
         """A self-contained config for every task of this view, and for every seed if there are several."""
@@ -352,8 +360,22 @@ def _complete(cls: type[BenchmarkConfig[Any]], attribute: str, kind: type) -> No
 
 def _beside_module(cls: type, stem: str) -> Path | None:
     source = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    candidates = (Path(source).with_name(f"{stem}{suffix}") for suffix in (".json", ".csv")) if source else ()
-    return next((path for path in candidates if path.is_file()), None)
+    for suffix in (".json", ".csv") if source else ():
+        path = Path(source or "").with_name(f"{stem}{suffix}")
+        if path.is_file():
+            return path
+        if path.is_symlink() or path.exists():
+            raise MetadataFileError(f"{path} must be a file; it is a folder, or a link to nothing.")
+    return None
+
+
+def _count_tasks(cls: type[BenchmarkConfig[Any]]) -> None:
+    """The number of tasks, where the author does not give it. It still counts as not given, for subclasses."""
+    if cls.is_dynamic() or "num_tasks" in cls.benchmark_metadata.model_fields_set:
+        return
+    counted = cls.benchmark_metadata.model_copy(update={"num_tasks": len(cls.task_metadata)})
+    counted.model_fields_set.discard("num_tasks")
+    cls.benchmark_metadata = counted
 
 
 def _stamp_cache_dir(cls: type[BenchmarkConfig[Any]]) -> None:

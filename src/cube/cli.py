@@ -11,17 +11,12 @@ import dataclasses
 import importlib
 import importlib.util
 import json
-import keyword
 import os
-import re
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -30,7 +25,7 @@ from cube.registry import GROUP, installed
 
 if TYPE_CHECKING:
     from cube.benchmark import BenchmarkConfig
-    from cube.conformance import Findings
+    from cube.findings import Findings
     from cube.server_process import Address
     from cube.serving import Doors
 
@@ -252,25 +247,52 @@ def _run(what: str, action: Callable[[], object]) -> None:
 @click.option(
     "--max-steps", default=20, show_default=True, type=click.IntRange(min=1), help="Maximum length of a debug episode."
 )
+@click.option("--task", "tasks", multiple=True, metavar="ID", help="Play only this task; may be repeated.")
+@click.option(
+    "--live",
+    type=click.IntRange(min=1),
+    help="How many tasks are played.  [default: 20, of which 3 may have a container]",
+)
 @as_json
-def test(name: str, max_steps: int, json_output: bool) -> None:
+def test(name: str, max_steps: int, tasks: tuple[str, ...], live: int | None, json_output: bool) -> None:
     """Check that a benchmark follows the contract.
 
-    Every rule is checked on every task, and the debug agents of the benchmark must reach reward 1. NAME is an installed
-    benchmark, or the import path of a debug module.
+    Metadata and configs of all tasks are checked. Some tasks are made and played, and the debug agents of the benchmark
+    must reach reward 1. NAME is an installed benchmark, or the import path of a debug module.
     """
-    from cube.conformance import CHECKS, check_benchmark
+    from cube.conformance import check_benchmark
 
     with own_output_to_stderr():
-        findings = check_benchmark(_debug_module(name), max_steps=max_steps)
+        module = _debug_module(name)
+        if tasks:
+            _require_tasks(name, module, tasks)
+        findings = check_benchmark(module, max_steps=max_steps, tasks=tasks, live=live)
     if json_output:
-        checks = [{"id": check, "status": _status(check, findings), "rule": rule} for check, rule in CHECKS.items()]
-        rows = [{"check": f.check, "task_id": f.task_id, "message": f.message} for f in findings]
-        _print_json({"benchmark": name, "passed": not findings, "checks": checks, "findings": rows})
+        _print_json({"benchmark": name, **_report(findings)})
     else:
         _print_findings(name, findings)
     if findings:
         click.get_current_context().exit(1)
+
+
+def _report(findings: Findings) -> dict[str, Any]:
+    from cube.conformance import CHECKS
+
+    checks = [{"id": check, "status": _status(check, findings), "rule": rule} for check, rule in CHECKS.items()]
+    rows = [{"check": f.check, "task_id": f.task_id, "also": list(f.also), "message": f.message} for f in findings]
+    played = [dataclasses.asdict(each) for each in findings.played]
+    return {"passed": not findings, "tasks": findings.tasks, "played": played, "checks": checks, "findings": rows}
+
+
+def _require_tasks(name: str, module: Any, tasks: tuple[str, ...]) -> None:
+    try:
+        known = module.get_debug_benchmark().tasks()
+    except Exception:  # noqa: BLE001  # what is wrong with the module is a finding
+        return
+    for task_id in tasks:
+        if task_id not in known:
+            listed = ", ".join(list(known)[:20]) + (", …" if len(known) > 20 else "")
+            raise click.UsageError(f"The debug benchmark of '{name}' has no task '{task_id}'; available: {listed}.")
 
 
 def _debug_module(name: str) -> Any:
@@ -304,8 +326,22 @@ def _print_findings(name: str, findings: Findings) -> None:
         click.echo(f"{click.style(f'{status:8}', fg=colours[status])} {check:13} {rule}")
     for finding in findings:
         click.echo(f"\n{finding}")
+    click.echo()
+    if findings.played:
+        for played in findings.played:
+            steps = "1 step" if played.steps == 1 else f"{played.steps} steps"
+            click.echo(f"played {played.task_id}: reward {played.reward:g} in {steps}")
+        click.echo()
     count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
-    click.echo(f"\n{name}: {count if findings else 'all checks passed'}")
+    click.echo(f"{name}: {count if findings else 'all checks passed'}{_how_many(findings)}")
+
+
+def _how_many(findings: Findings) -> str:
+    """How many of the tasks were played, so that nobody takes some for all."""
+    played = len(findings.played)
+    if not findings.tasks or (findings and not played):
+        return ""
+    return f"; {played} of {findings.tasks} {'task was' if findings.tasks == 1 else 'tasks were'} played"
 
 
 @commands.command()
@@ -313,6 +349,8 @@ def _print_findings(name: str, findings: Findings) -> None:
 @click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Parent of the new folder.")
 def init(name: str, parent: Path) -> None:
     """Create a working cube package with tests, in a new folder NAME."""
+    from cube.new_cube import create_cube
+
     try:
         target = create_cube(name, parent)
     except ValueError as error:
@@ -451,40 +489,6 @@ def silence_stdout() -> None:
     """After a failed write to standard output: the flush at exit must not fail again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-TEMPLATE: Final = Path(__file__).with_name("template")
-TAKEN: Final = {"cube", "benchflow", "tests"}
-
-
-def create_cube(name: str, parent: Path) -> Path:
-    """Write the package `name` into a new folder below `parent`, atomically, and return the folder."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ValueError(
-            f"'{name}' is not a valid name: use lower-case letters, digits and hyphens, such as my-benchmark."
-        )
-    package = name.replace("-", "_")
-    if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in TAKEN:
-        raise ValueError(f"'{name}' is not a valid name: 'import {package}' already has a meaning in Python.")
-    target = parent / name
-    if target.exists():
-        raise ValueError(f"{target} already exists.")
-    if not parent.is_dir():
-        raise ValueError(f"{parent} is not a folder.")
-    words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}
-    staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
-    try:
-        for source in sorted(TEMPLATE.rglob("*.tmpl")):
-            relative = source.relative_to(TEMPLATE).with_suffix("")
-            path = staging.joinpath(*(package if part == "package" else part for part in relative.parts))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
-        staging.chmod(0o755)
-        staging.rename(target)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    return target
 
 
 if __name__ == "__main__":

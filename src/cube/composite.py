@@ -18,6 +18,7 @@ import cube
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata, close_quietly, make_benchmark
 from cube.resource import InfraConfig
 from cube.task import Task, TaskConfig, TaskMetadata
+from cube.typed import Derived
 
 
 class CompositeBenchmark(Benchmark["CompositeBenchmarkConfig"]):
@@ -72,7 +73,8 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
     task_config_class: ClassVar[type[TaskConfig[Any]]] = _NoTaskConfig  # type: ignore[type-abstract]
     benchmark_class: ClassVar[type[Benchmark[Any]]] = CompositeBenchmark
 
-    _everything: tuple[list[dict[str, Any]], dict[str, TaskMetadata]] | None = PrivateAttr(default=None)
+    _everything: Derived = PrivateAttr(default_factory=Derived)
+    """The views of the parts, and all their tasks by prefixed id."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -105,13 +107,13 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
     def task_metadata(self) -> dict[str, TaskMetadata]:  # type: ignore[override]  # of the instance, not of the class
         """Native metadata by prefixed id; rebuilt only if the tasks of a part have changed."""
         views = [sub.tasks() for sub in self.sub_bench_configs]
-        known = self._everything
+        known: tuple[list[dict[str, Any]], dict[str, TaskMetadata]] | None = self._everything.value
         if (
             known is None
             or len(known[0]) != len(views)
             or any(a is not b for a, b in zip(known[0], views, strict=True))
         ):
-            known = self._everything = (
+            known = self._everything.value = (
                 views,
                 {
                     f"{sub.name}/{task_id}": metadata

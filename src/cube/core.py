@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import io
 import json
 import traceback
@@ -85,7 +86,7 @@ class ActionSchema(TypedBaseModel, defer_build=True):
 
     def as_dict(self) -> dict[str, Any]:
         """The OpenAI tool format. An action without parameters takes an empty object."""
-        parameters = self.parameters or {"type": "object", "properties": {}}
+        parameters = copy.deepcopy(self.parameters) or {"type": "object", "properties": {}}
         return {
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": parameters},

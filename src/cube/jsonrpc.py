@@ -18,6 +18,8 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+NOT_NOW: Final = -32000
+"""A valid request that the state of the server does not allow; of the codes that the standard leaves to servers."""
 
 Method = Callable[[dict[str, Any]], Awaitable[Any]]
 

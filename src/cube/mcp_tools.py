@@ -27,9 +27,9 @@ from cube.core import (
     Observation,
     StructuredContent,
 )
-from cube.stage import NOT_BEGUN, OBJECTIVE, Episode, Refused, over_sentence
+from cube.stage import AGENT_PATH, NOT_BEGUN, OBJECTIVE, Episode, Refused, over_sentence
 
-PATH: Final = "/mcp"
+PATH: Final = AGENT_PATH
 LATEST: Final = "task://observation"
 """The resource with the latest observation."""
 PROMPT: Final = "objective"

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly, make_benchmark, make_task
 from cube.container import ContainerBackend
 from cube.core import Action, Observation
-from cube.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Method, RpcError, answer, require
+from cube.jsonrpc import INVALID_PARAMS, NOT_NOW, Method, RpcError, answer, require
 from cube.resource import InfraConfig
 from cube.server_process import ServerProcess, start_server
 from cube.stage import Stage
@@ -175,7 +175,7 @@ class ServedBenchmark:
 
     def _find(self, task_id: str | None) -> TaskConfig[Any]:
         if self._closed:
-            raise RpcError(INVALID_REQUEST, f"Benchmark '{self._config.name}' has been shut down.")
+            raise RpcError(NOT_NOW, f"Benchmark '{self._config.name}' has been shut down.")
         if task_id is None:
             raise RpcError(INVALID_PARAMS, "Parameter 'task_id' is missing: it selects the task.")
         if task_id not in self._config.tasks():
@@ -198,10 +198,10 @@ class ServedBenchmark:
         self._find(task_config.task_id)
         host = params.get("host", "127.0.0.1")
         ports = [params.get(name) or 0 for name in ("port", "agent_port")]
-        if not (isinstance(host, str) and all(isinstance(port, int) and 0 <= port <= MAX_PORT for port in ports)):
+        if not (isinstance(host, str) and all(type(port) is int and 0 <= port <= MAX_PORT for port in ports)):
             raise RpcError(INVALID_PARAMS, f"'host' must be a string, 'port' a number up to {MAX_PORT}.")
         idle_sec = params.get("idle_sec", IDLE_SEC)
-        if not isinstance(idle_sec, int | float) or idle_sec <= 0:
+        if not isinstance(idle_sec, int | float) or isinstance(idle_sec, bool) or idle_sec <= 0:
             raise RpcError(INVALID_PARAMS, "'idle_sec' must be a number above 0.")
         context, backend = self._benchmark._runtime_context, self._config.container_backend
         start = partial(
@@ -296,7 +296,7 @@ def _page(items: list[tuple[str, Any]], params: Mapping[str, Any]) -> list[tuple
     if params.get("task_id") is not None:
         return [item for item in items if item[0] == params["task_id"]]
     offset, limit = params.get("offset", 0), params.get("limit", -1)
-    if not (isinstance(offset, int) and isinstance(limit, int) and offset >= 0 and limit >= -1):
+    if not (type(offset) is int and type(limit) is int and offset >= 0 and limit >= -1):
         raise RpcError(INVALID_PARAMS, "'offset' must be 0 or more, 'limit' −1 (all) or more.")
     return items[offset:] if limit == -1 else items[offset : offset + limit]
 

@@ -7,6 +7,7 @@ They are two applications on two sockets with two tokens: nothing that is sent t
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -17,16 +18,20 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Final, TextIO
+from functools import partial
+from typing import Final, TextIO, cast
 
 import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cube.access import Access, Guard, Traffic, is_loopback, new_token
+from cube.later import Later
 from cube.listening import ENDING, listen, make_server, url_of
-from cube.mcp_tools import PATH, agent_app
 from cube.server import Served, harness_app, served_for
 from cube.server_process import Address
-from cube.stage import AgentSide
+from cube.stage import AGENT_PATH, AgentSide
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +55,7 @@ class Doors:
     @property
     def address(self) -> Address:
         path = self.path.removesuffix("/")
-        agent_url = f"{url_of(self.agent)}{PATH}"
+        agent_url = f"{url_of(self.agent)}{AGENT_PATH}"
         return Address(f"{url_of(self.harness)}{path}", self.token, agent_url, self.agent_token)
 
     @property
@@ -136,17 +141,11 @@ async def _serve(
     leash: TextIO | None,
     idle_sec: float | None,
 ) -> None:
-    agent = AgentSide(served.stage)
-    agents, mcp = agent_app(served.name, agent)
-
-    def refresh() -> None:
-        mcp.instructions = agent.instructions()
-
-    served.stage.on_change = refresh
+    agents = Later(partial(_make_agent_app, served))
     traffic = Traffic()
     servers = [
         make_server(
-            Guard(traffic.watched(harness_app(served.methods, doors.path)), Access(doors.token)),
+            Guard(traffic.watched(_waking(harness_app(served.methods, doors.path), agents)), Access(doors.token)),
             most=HARNESS_CONNECTIONS,
         ),
         make_server(Guard(traffic.watched(agents), Access(doors.agent_token))),
@@ -162,6 +161,8 @@ async def _serve(
     if leash is not None:
         threading.Thread(target=_hold, args=(leash, loop, stop), daemon=True).start()
     announce(doors.address)
+    if leash is None:  # a server of its own; of those that are spawned by the dozen, each waits until it is used
+        agents.wake()
     async with anyio.create_task_group() as waiting:
         if idle_sec is not None:
             waiting.start_soon(traffic.wait_until_idle, idle_sec, stop)
@@ -169,6 +170,31 @@ async def _serve(
             for server, listener in zip(servers, (doors.harness, doors.agent), strict=True):
                 running.start_soon(server.serve, [listener])
         waiting.cancel_scope.cancel()
+
+
+def _waking(app: ASGIApp, agents: Later) -> ASGIApp:
+    """The harness's application; where a harness begins, an agent will follow."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            agents.wake()
+        await app(scope, receive, send)
+
+    return answer
+
+
+async def _make_agent_app(served: Served) -> Starlette:
+    """The application of the agent's port, whose instructions follow the episode."""
+    mcp_tools = await anyio.to_thread.run_sync(importlib.import_module, "cube.mcp_tools")
+    agent = AgentSide(served.stage)
+    app, mcp = mcp_tools.agent_app(served.name, agent)
+
+    def refresh() -> None:
+        mcp.instructions = agent.instructions()
+
+    served.stage.on_change = refresh
+    refresh()  # a reset may have come in between
+    return cast("Starlette", app)
 
 
 def _hold(leash: TextIO, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,8 +16,8 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from cube.core import Action, ActionSchema, EnvironmentOutput, ImageContent, Observation, StepError
-from cube.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RpcError
-from cube.task import STOP_ACTION, Task, TaskConfig, UnscoredError, take_step
+from cube.jsonrpc import INVALID_PARAMS, NOT_NOW, RpcError
+from cube.task import STOP_ACTION, Task, TaskConfig, UnscoredError, evaluate_task, take_step
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +27,8 @@ State = Literal["not started", "running", "over", "closed"]
 Find = Callable[[str | None], TaskConfig[Any]]
 """The config of a task id, or of the only task; an `RpcError` if there is none."""
 Make = Callable[[TaskConfig[Any]], Task[Any]]
+AGENT_PATH: Final = "/mcp"
+"""The path of the agent's port."""
 OBJECTIVE: Final = "task://objective"
 """The resource with the objective."""
 NOT_BEGUN: Final = "The episode has not begun: the harness has to reset the task first."
@@ -140,7 +141,7 @@ class Stage:
     @property
     def task(self) -> Task[Any]:
         if self._task is None:
-            raise RpcError(INVALID_REQUEST, "No task has been selected: call cube/reset with a 'task_id'.")
+            raise RpcError(NOT_NOW, "No task has been selected: call cube/reset with a 'task_id'.")
         return self._task
 
     def reset(self, task_id: str | None = None) -> tuple[Observation, dict[str, Any]]:
@@ -170,14 +171,22 @@ class Stage:
 
     def call(self, action: Action) -> Observation | StepError:
         """Call the tool directly: no step, no evaluation."""
-        task = self.task
-        if any(known.name == action.name for known in task.tool.action_set) and not task.offers(action.name):
-            raise RpcError(INVALID_PARAMS, f"Action '{action.name}' is not offered by this task.")
-        result: Observation | StepError = task.tool.execute_action(action)
+        self._require_executable([action])
+        result: Observation | StepError = self.task.tool.execute_action(action)
         return result
+
+    def _require_executable(self, actions: list[Action]) -> None:
+        """Refuse a request before any of its actions is executed, if one of them cannot be."""
+        for action in actions:
+            problem = self.task.problem_of(action)
+            if problem is not None:
+                raise RpcError(INVALID_PARAMS, problem)
+            if action.name == STOP_ACTION.name:
+                break  # what comes after it is not executed
 
     def step(self, actions: Action | list[Action]) -> tuple[EnvironmentOutput, dict[str, str] | None]:
         """A step of the harness; if it has no score, the record of why."""
+        self._require_executable([actions] if isinstance(actions, Action) else actions)
         failures: list[dict[str, str]] = []
 
         def score(obs: Observation) -> tuple[float, dict[str, Any]]:
@@ -198,10 +207,7 @@ class Stage:
         """The reward and its info, or the record of why there is none."""
         task = self.task
         try:
-            reward, info = task.evaluate(obs)
-            reward, info = float(reward), {**info}
-            if not math.isfinite(reward):
-                raise UnscoredError(f"The reward {reward} is not a finite number.", code="reward-not-finite")
+            reward, info = evaluate_task(task, obs)
         except Exception as error:  # every way to fail means that there is no score
             logger.warning("Evaluating task '%s' failed", task.id, exc_info=error)
             known = error if isinstance(error, UnscoredError) else UnscoredError(f"{type(error).__name__}: {error}")
@@ -307,6 +313,9 @@ class AgentSide:
         offered = [known.name for known in self._actions()]
         if action.name not in offered:
             raise Refused(f"Action '{action.name}' is not available; available: {', '.join(offered)}.")
+        problem = stage.task.problem_of(action)
+        if problem is not None:
+            raise Refused(problem)
         output = take_step(stage.task, action, None)
         stage.note(output, [action])
         return output

@@ -10,6 +10,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from time import perf_counter
 from typing import Any, ClassVar, Final, Generic, Literal
@@ -29,9 +30,9 @@ from cube.core import (
     StructuredContent,
     TextContent,
 )
-from cube.registry import import_benchmarks_of
+from cube.registry import benchmark_name, import_benchmarks_of
 from cube.resource_handle import ResourceHandle
-from cube.tool import AbstractTool, ToolConfig, UnknownActionError
+from cube.tool import AbstractTool, ToolConfig, UnknownActionError, problem_of, refused
 from cube.typed import TypedBaseModel, trusted
 
 LONGEST_NAME: Final = 250
@@ -131,6 +132,13 @@ class UnscoredError(Exception):
     ) -> None:
         super().__init__(reason)
         self.unscored = {"category": category, "phase": phase, "code": code, "reason": reason}
+
+
+class InvalidRewardError(UnscoredError, ValueError):
+    """`evaluate` returned a reward that is not a finite number, so that there is no score."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, code="reward-invalid")
 
 
 TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
@@ -259,47 +267,68 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata, TTool], defer_build=True):
         """The actions an agent may call now."""
         return self.filter_actions(self.tool.action_set)
 
-    def offers(self, name: str) -> bool:
-        """Whether an agent may call an action of this name now."""
-        return any(action.name == name for action in self.action_set)
+    def problem_of(self, action: Action) -> str | None:
+        """Why an action cannot be executed now, as a sentence; None if it can.
+
+        It is not offered, it is a stop that is not accepted, or its arguments do not fit the schema.
+        """
+        if action.name == STOP_ACTION.name:
+            return None if self.accept_agent_stop else self._problem_of_stop(action)
+        return self._problem_of_filtered(action) if self._filters else problem_of(self.tool, action)
 
     def step(self, action: Action | list[Action]) -> EnvironmentOutput:
         """Execute one action, or several as one step, and evaluate when the task is done.
 
-        The first stop or error ends the step and the task. An action that is unknown or filtered out is an error.
+        The first stop or error ends the step and the task. An action that cannot be executed is answered with why.
         """
-        return take_step(self, action, self._evaluated)
+        return take_step(self, action, lambda obs: evaluate_task(self, obs))
 
-    def _evaluated(self, obs: Observation) -> tuple[float, dict[str, Any]]:
-        """The reward as a float and a copy of the info."""
-        result = self.evaluate(obs)
+    @property
+    def _filters(self) -> bool:
+        return type(self).filter_actions is not Task.filter_actions
+
+    def _problem_of_filtered(self, action: Action) -> str | None:
+        offered = self.action_set
+        schema = next((schema for schema in offered if schema.name == action.name), None)
+        if schema is None:
+            names = ", ".join(known.name for known in offered)
+            return f"Action {action.name[:100]!a} is not offered by this task; available: {names or 'none'}."
+        return problem_of(self.tool, action, schema)
+
+    def _problem_of_stop(self, action: Action) -> str | None:
+        """Where the stop is not accepted, a tool may still have an action of that name."""
+        if not _offers(self, action.name):
+            return f"This task does not accept '{action.name}': it ends by itself."
+        return problem_of(self.tool, action)
+
+    def _refused(self, action: Action, problem: str) -> Observation:
+        """The answer to an action that cannot be executed."""
+        return refused(problem, action)
+
+    def _result(self, action: Action, tool: AbstractTool) -> Any:
+        """What the tool returns for an action that is not an accepted stop, or why it was not executed."""
+        # Asking for the actions costs more than executing one; without a filter the tool itself knows its actions.
+        if self._filters or action.name == STOP_ACTION.name:
+            problem = self.problem_of(action)
+            if problem is not None:
+                return self._refused(action, problem)
         try:
-            reward, info = result
-            return float(reward), {**info}
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{type(self).__name__}.evaluate() returned {result!r}, not (float, dict).") from error
-
-    def _refused(self, action: Action) -> Observation | StepError:
-        """The result of an action that `filter_actions` leaves out; it is not executed."""
-        return StepError.from_exception(UnknownActionError(f"Action '{action.name}' is not offered by this task."))
+            return tool.execute_action(action)
+        except ValueError as error:  # how a tool of an author's own says that it has no such action
+            if not isinstance(error, UnknownActionError) and _offers(tool, action.name):
+                raise
+            return refused(str(error), action)
 
     def _execute(self, actions: list[Action], obs: Observation) -> tuple[StepError | None, bool, float, int]:
         """Run actions until one stops or fails, adding to `obs`: the error, whether it is over, seconds, actions."""
         tool, stop = self.tool, STOP_ACTION.name if self.accept_agent_stop else None
-        # Asking for the actions costs more than executing one; without a filter the tool itself knows its actions.
-        filtered = type(self).filter_actions is not Task.filter_actions
         spent, executed = 0.0, 0
         for action in actions:
             if action.name == stop:
                 obs.contents.append(TextContent(data="Task finished by the agent."))
                 return None, True, spent, executed
             started = perf_counter()
-            try:
-                result = (
-                    self._refused(action) if filtered and not self.offers(action.name) else tool.execute_action(action)
-                )
-            except UnknownActionError as error:
-                result = StepError.from_exception(error)
+            result = self._result(action, tool)
             spent += perf_counter() - started
             executed += 1
             if isinstance(result, Observation):
@@ -312,6 +341,27 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata, TTool], defer_build=True):
                     f"got {type(result)}, expected Observation or StepError"
                 )
         return None, False, spent, executed
+
+
+def _offers(source: Task[Any, Any] | AbstractTool, name: str) -> bool:
+    return any(schema.name == name for schema in source.action_set)
+
+
+def evaluate_task(task: Task[Any, Any], obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
+    """The reward as a finite float and a copy of the info; `InvalidRewardError` for a reward that is not finite."""
+    result: Any = task.evaluate(obs)
+    try:
+        reward, info = result
+        if isinstance(reward, str | bytes):
+            raise TypeError
+        number, copied = float(reward), {**info}
+    except OverflowError as error:
+        raise InvalidRewardError("The reward is too large for a number.") from error
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{type(task).__name__}.evaluate() returned {result!r}, not (float, dict).") from error
+    if not isfinite(number):
+        raise InvalidRewardError(f"The reward {number} is not a finite number.")
+    return number, copied
 
 
 def take_step(task: Task[Any, Any], action: Action | list[Action], score: Score | None) -> EnvironmentOutput:
@@ -374,11 +424,13 @@ class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
     @classmethod
     def task_execution_cache_dir(cls) -> Path:
         """The folder that `install()` writes and workers read, in the cache of the benchmark or of the package."""
-        package = cls.__module__.partition(".")[0]
+        package, owner = cls.__module__.partition(".")[0], None
         if "_benchmark_cache_dir" not in cls.__dict__:
-            # A new worker has imported only this class; importing its benchmark sets the folder.
-            import_benchmarks_of(package)
-        folder = cls.__dict__.get("_benchmark_cache_dir") or cube.get_cache_dir(package)
+            # A new worker has imported only this class. Its benchmark's source says the name; if not, an import may.
+            owner = benchmark_name(cls.__module__, cls.__name__)
+            if owner is None:
+                import_benchmarks_of(package)
+        folder = cls.__dict__.get("_benchmark_cache_dir") or cube.get_cache_dir(owner or package)
         return Path(folder) / "tasks_execution_info"
 
     def load_task_execution_info(self) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cube.conformance import CHECKS, Finding, check_benchmark, check_task, observation_difference
+from cube.conformance import CHECKS, check_benchmark, check_task
 from cube.core import Observation
+from cube.differences import observation_difference
 from cube.episodes import (
     DebugAgent,
     DebugModule,
@@ -20,6 +21,7 @@ from cube.episodes import (
     run_debug_episode,
     run_debug_suite,
 )
+from cube.findings import Finding
 from cube.task import TaskConfig
 
 __all__ = [

@@ -1,18 +1,21 @@
 """Tools: what an agent can do, as methods marked with `@tool_action`.
 
 A `ToolConfig` is sent as JSON and creates the tool on the worker. A tool lists its actions as schemas and executes
-them: the result of a method becomes an observation, an exception a `StepError`. A `Toolbox` combines several tools.
+them: the result of a method becomes an observation, an exception a `StepError`. A call of what is not offered, or with
+arguments that do not fit the schema, never reaches a method: the observation says why. A `Toolbox` combines tools.
 """
 
 from __future__ import annotations
 
 import inspect
+import marshal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
+from cube.argument_check import misfit
 from cube.container import Container
 from cube.core import Action, ActionSchema, Content, Observation, StepError
 from cube.typed import TypedBaseModel, trusted
@@ -81,37 +84,88 @@ class AsyncToolConfig(TypedBaseModel, ABC, defer_build=True):
     async def make(self, container: Container | None = None) -> AbstractAsyncTool: ...
 
 
+_PLAIN: Final = {"string": str, "integer": int, "boolean": bool}
+"""Types whose check is a comparison; everything else is asked of the schema."""
+
+
+class _Known:
+    """An action of a class, as only this module sees it: what is handed out is a copy."""
+
+    __slots__ = ("left_out", "more", "plain", "required", "schema")
+
+    def __init__(self, schema: ActionSchema, function: Callable[..., Any]) -> None:
+        self.schema: Final = schema
+        properties: dict[str, Any] = schema.parameters["properties"]
+        self.required: Final = frozenset(schema.parameters.get("required", ()))
+        self.plain: Final = {
+            name: _PLAIN[about["type"]]
+            for name, about in properties.items()
+            if about.get("type") in _PLAIN and not about.keys() - {"type", "description", "title"}
+        }
+        parameters = inspect.signature(function).parameters.values()
+        self.more: Final = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        """Whether the method takes arguments that its schema does not name."""
+        self.left_out: Final = frozenset(parameter.name for parameter in parameters if parameter.default is None)
+        """Arguments whose null means that they were not given."""
+
+    def problem(self, arguments: Mapping[str, Any]) -> str | None:
+        """Why the arguments do not fit; nearly always the quick look at exact types is enough."""
+        plain = self.plain
+        for name, value in arguments.items():
+            if name not in plain or type(value) is not plain[name]:
+                break
+        else:
+            if not self.required or self.required <= arguments.keys():
+                return None
+        return misfit(self.schema.parameters, arguments, extra=self.more)
+
+    def given(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments without those whose null says that they were left out."""
+        if not self.left_out or None not in arguments.values():
+            return arguments
+        return {name: value for name, value in arguments.items() if value is not None or name not in self.left_out}
+
+
 class _ActionMethods:
     """Finds the actions of an object: marked methods of its class, then marked attributes of its own."""
 
-    _class_actions: ClassVar[dict[str, ActionSchema]]
+    _class_actions: ClassVar[dict[str, _Known]]
+    _class_schemas: ClassVar[bytes]
+    """The schemas of the class in the form that is the quickest to copy."""
 
     @classmethod
-    def _actions_of_class(cls) -> dict[str, ActionSchema]:
-        """Schemas by name, computed once per class."""
-        known: dict[str, ActionSchema] | None = cls.__dict__.get("_class_actions")
+    def _actions_of_class(cls) -> dict[str, _Known]:
+        """The actions by name, computed once per class."""
+        known: dict[str, _Known] | None = cls.__dict__.get("_class_actions")
         if known is None:
             known = cls._class_actions = {
-                name: ActionSchema.from_function(getattr(cls, name))
+                name: _Known(ActionSchema.from_function(getattr(cls, name)), getattr(cls, name))
                 for name in dir(cls)
                 if not name.startswith("_") and _is_action_of(cls, name)
             }
+            cls._class_schemas = marshal.dumps([action.schema.__dict__ for action in known.values()])
         return known
 
     def _own_actions(self) -> dict[str, Callable[..., Any]]:
         return {name: value for name, value in vars(self).items() if getattr(value, "_is_action", False)}
 
+    def _own_action(self, name: str) -> _Known | None:
+        """The action that this object alone has."""
+        function = vars(self).get(name)
+        if not getattr(function, "_is_action", False) or function is None:
+            return None
+        return _Known(ActionSchema.from_function(function).model_copy(update={"name": name}), function)
+
     @property
     def action_set(self) -> list[ActionSchema]:
-        """By name; actions that this object alone has come last."""
-        actions = list(self._actions_of_class().values())
+        """By name; actions that this object alone has come last. The caller may change what it gets."""
+        self._actions_of_class()
+        copies = marshal.loads(self._class_schemas)  # noqa: S302  # bytes of our own
         own = self._own_actions()
-        if own:
-            actions = [action for action in actions if action.name not in own]
-            actions += [
-                ActionSchema.from_function(function).model_copy(update={"name": name}) for name, function in own.items()
-            ]
-        return actions
+        if not own:
+            return [trusted(ActionSchema, values) for values in copies]
+        actions = [trusted(ActionSchema, values) for values in copies if values["name"] not in own]
+        return actions + [known.schema for name in own if (known := self._own_action(name)) is not None]
 
     def get_action_method(self, action: Action) -> Callable[..., Any]:
         """The method behind an action, or an `UnknownActionError`."""
@@ -127,6 +181,44 @@ class _ActionMethods:
             f"Action {name} exists in {owner} but is not decorated with @tool_action. "
             f"Add @tool_action to expose it as an action."
         )
+
+    def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
+        """Why an action cannot be executed, as a sentence: it is not offered, or its arguments do not fit.
+
+        With `schema`, that is what was offered instead of the tool's own.
+        """
+        return self._checked(action, schema)[0]
+
+    def _checked(self, action: Action, schema: ActionSchema | None = None) -> tuple[str | None, Mapping[str, Any]]:
+        """The problem of an action, if it has one, and the arguments for its method."""
+        name, arguments = action.name, action.arguments
+        known = self._own_action(name) if name in vars(self) else self._actions_of_class().get(name)
+        if schema is None and type(self).action_set is not _ActionMethods.action_set:  # a subclass says what it offers
+            offered = self.action_set
+            schema = next((schema for schema in offered if schema.name == name), None)
+            if schema is None:
+                return _unknown(name, offered), arguments
+        if known is not None:
+            given = known.given(arguments)
+            problem = known.problem(given) if schema is None else misfit(schema.parameters, given, extra=known.more)
+            return _unfit(name, problem), given
+        if schema is None:
+            return _unknown(name, self.action_set), arguments
+        return _unfit(name, misfit(schema.parameters, arguments)), arguments
+
+
+def _unknown(name: str, offered: Iterable[ActionSchema]) -> str:
+    names = ", ".join(schema.name for schema in offered)
+    return f"There is no action {name[:100]!a}; available: {names or 'none'}."
+
+
+def _unfit(name: str, problem: str | None) -> str | None:
+    return None if problem is None else f"Action '{name}' was not executed: {problem}."
+
+
+def refused(problem: str, action: Action) -> Observation:
+    """The answer to an action that was not executed: the agent reads why, and goes on."""
+    return trusted(Observation, {"contents": [Content.from_data(problem, tool_call_id=action.id)]})
 
 
 def _is_action_of(cls: type, name: str) -> bool:
@@ -171,10 +263,12 @@ class Tool(_ActionMethods, AbstractTool):
     """
 
     def execute_action(self, action: Action) -> Observation | StepError:
-        """Call the action's method. Only an unknown action raises; an exception of the method is returned."""
-        method = self.get_action_method(action)
+        """Call the action's method; an exception of it is returned. What cannot be called is answered with why."""
         try:
-            return _observe(method(**action.arguments), action)
+            problem, arguments = self._checked(action)
+            if problem is not None:
+                return refused(problem, action)
+            return _observe(self.get_action_method(action)(**arguments), action)
         except Exception as error:  # noqa: BLE001  # a tool's failure is data for the task
             return _failed(self, action, error)
 
@@ -192,10 +286,12 @@ class AsyncTool(_ActionMethods, AbstractAsyncTool):
                 )
 
     async def execute_action(self, action: Action) -> Observation | StepError:
-        """Call the action's method. Only an unknown action raises; an exception of the method is returned."""
-        method = self.get_action_method(action)
+        """Call the action's method; an exception of it is returned. What cannot be called is answered with why."""
         try:
-            return _observe(await method(**action.arguments), action)
+            problem, arguments = self._checked(action)
+            if problem is not None:
+                return refused(problem, action)
+            return _observe(await self.get_action_method(action)(**arguments), action)
         except Exception as error:  # noqa: BLE001  # a tool's failure is data for the task
             return _failed(self, action, error)
 
@@ -214,11 +310,44 @@ def _owners(tools: Iterable[Any]) -> dict[str, Any]:
     return owners
 
 
-def _owner(tools: Sequence[Any], action: Action) -> Any:
-    for tool in tools:
-        if any(schema.name == action.name for schema in tool.action_set):
-            return tool
-    raise UnknownActionError(f"Action '{action.name}' is not supported by any tool in the toolbox.")
+class _Owners:
+    """Which tool of a toolbox has an action; tools and their actions may change."""
+
+    def __init__(self, tools: list[Any]) -> None:
+        self._tools: Final = tools
+        self._known = _owners(tools)
+
+    def find(self, name: str) -> Any:
+        """The tool that has it, or None."""
+        known = self._known.get(name)
+        if known is not None and _has(known, name) and known in self._tools:
+            return known
+        self._known = {name: tool for tool in reversed(self._tools) for name in _names(tool)}
+        return self._known.get(name)
+
+
+def _has(tool: Any, name: str) -> bool:
+    if isinstance(tool, _ActionMethods) and type(tool).action_set is _ActionMethods.action_set:
+        return name in tool._actions_of_class() or name in vars(tool)
+    return name in _names(tool)
+
+
+def _names(tool: Any) -> list[str]:
+    return [schema.name for schema in tool.action_set]
+
+
+def problem_of(
+    tool: AbstractTool | AbstractAsyncTool, action: Action, schema: ActionSchema | None = None
+) -> str | None:
+    """Why a tool of any kind cannot execute an action; `schema` is what was offered instead of the tool's own."""
+    if isinstance(tool, _ActionMethods):
+        return tool.problem_of(action, schema)
+    if schema is None:
+        offered = tool.action_set
+        schema = next((schema for schema in offered if schema.name == action.name), None)
+        if schema is None:
+            return _unknown(action.name, offered)
+    return _unfit(action.name, misfit(schema.parameters, action.arguments))
 
 
 def _raise(errors: list[Exception]) -> None:
@@ -233,7 +362,7 @@ class Toolbox(Tool):
 
     def __init__(self, tools: Sequence[AbstractTool]) -> None:
         self.tools = list(tools)
-        _owners(self.tools)
+        self._owner = _Owners(self.tools)
 
     @property
     def action_set(self) -> list[ActionSchema]:
@@ -244,7 +373,12 @@ class Toolbox(Tool):
         return next((tool for tool in self.tools if isinstance(tool, kind)), None)
 
     def execute_action(self, action: Action) -> Any:
-        return _owner(self.tools, action).execute_action(action)
+        tool = self._owner.find(action.name)
+        return refused(_unknown(action.name, self.action_set), action) if tool is None else tool.execute_action(action)
+
+    def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
+        tool = self._owner.find(action.name)
+        return _unknown(action.name, self.action_set) if tool is None else problem_of(tool, action, schema)
 
     def reset(self) -> None:
         for tool in self.tools:
@@ -266,7 +400,7 @@ class AsyncToolbox(AsyncTool):
 
     def __init__(self, tools: Sequence[AbstractAsyncTool]) -> None:
         self.tools = list(tools)
-        _owners(self.tools)
+        self._owner = _Owners(self.tools)
 
     @property
     def action_set(self) -> list[ActionSchema]:
@@ -277,7 +411,14 @@ class AsyncToolbox(AsyncTool):
         return next((tool for tool in self.tools if isinstance(tool, kind)), None)
 
     async def execute_action(self, action: Action) -> Any:
-        return await _owner(self.tools, action).execute_action(action)
+        tool = self._owner.find(action.name)
+        if tool is None:
+            return refused(_unknown(action.name, self.action_set), action)
+        return await tool.execute_action(action)
+
+    def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
+        tool = self._owner.find(action.name)
+        return _unknown(action.name, self.action_set) if tool is None else problem_of(tool, action, schema)
 
     async def reset(self) -> None:
         for tool in self.tools:

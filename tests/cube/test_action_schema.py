@@ -4,6 +4,7 @@ import enum
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
+from pydantic import BaseModel
 
 from cube.action_schema import function_schema
 from cube.core import ActionSchema
@@ -120,3 +121,26 @@ def wrong_default(x: Optional[str] = "hello"):  # noqa: UP045  # the old spellin
 def test_what_a_schema_cannot_say_is_refused(function, reason):
     with pytest.raises(ValueError, match=reason):
         ActionSchema.from_function(function)
+
+
+def test_references_of_models_count_from_the_root_of_the_parameters():
+    class Leaf(BaseModel):
+        children: list["Leaf"] = []
+
+    def grow(leaf: Leaf, more: list[Leaf]) -> None:
+        """Grow."""
+
+    parameters = function_schema(grow)["parameters"]
+    assert parameters["properties"]["leaf"] == {"$ref": "#/$defs/Leaf"}
+    assert parameters["properties"]["more"]["items"] == {"$ref": "#/$defs/Leaf"}
+    assert list(parameters["$defs"]) == ["Leaf"]
+
+
+def test_annotations_known_only_as_text_keep_their_kind():
+    def go(a, b, c, d):
+        """Go."""
+
+    go.__annotations__ = {"a": "list[Page] | None", "b": "Page | None", "c": "int | Page", "d": "dict[str, Page]"}
+    properties = function_schema(go)["parameters"]["properties"]
+    assert properties["a"] == {"type": "array", "items": {}}
+    assert (properties["b"], properties["c"], properties["d"]) == ({"type": "string"}, {}, {"type": "object"})

@@ -181,10 +181,14 @@ def test_what_ends_an_episode_is_said_and_latched(server, harness):
         ["Action 'evaluate' is not available; available: add, decrement, increment, read, final_step."],
         True,
     )
-    (texts, is_error), refused = play(server, ("add", {"amount": "many"}), ("read", {}))
-    assert is_error
-    assert texts[0].startswith("TypeError: ")
-    assert texts[1] == refused[0][0] == OVER.format("an action failed with TypeError")
+    unfit = play(server, ("add", {"amount": "many"}), ("add", {"amount": True}), ("read", {"now": 1}), ("read", {}))
+    assert unfit == [
+        (["Action 'add' was not executed: 'amount' must be an integer, not \"many\"."], True),
+        (["Action 'add' was not executed: 'amount' must be an integer, not true."], True),
+        (["Action 'read' was not executed: there is no argument \"now\", and it takes none."], True),
+        (["0"], False),
+    ]
+    assert harness.episode()["state"] == "running"
     harness.reset("up-3")
     harness.end("the time is up")
     assert play(server, ("increment", {})) == [([OVER.format("the time is up")], True)]
@@ -211,15 +215,16 @@ def test_before_the_first_reset_an_agent_is_told_to_wait():
 def test_filtered_actions_are_refused_over_every_way_in(odd_server):
     with TaskClient(odd_server.url, token=odd_server.token) as harness:
         harness.reset()
-        sentence = "Action 'decrement' is not offered by this task."
-        with pytest.raises(Exception, match=sentence):
-            harness.tools_call(Action(name="decrement"))
-        assert harness.step(Action(name="decrement")).error.exception_str == sentence
+        sentence = "Action 'decrement' is not offered by this task; available: add, increment, read, speak."
+        for refuse in (harness.tools_call, harness.step, lambda action: harness.step([Action(name="add"), action])):
+            with pytest.raises(RpcError, match="Action 'decrement' is not offered|'amount' is missing") as caught:
+                refuse(Action(name="decrement"))
+            assert caught.value.code == -32602
         batch = [
             {"jsonrpc": "2.0", "id": n, "method": m, "params": {"name": "decrement"}} for n, m in enumerate(HIDDEN)
         ]
         answers = httpx.post(odd_server.url, json=batch, headers={"Authorization": f"Bearer {odd_server.token}"}).json()
-        assert all(sentence in json.dumps(answer) for answer in answers)
+        assert all(answer["error"] == {"code": -32602, "message": sentence} for answer in answers)
         harness.reset()
         assert "decrement" not in [action.name for action in harness.tools_list()]
         ((text,), is_error), read = play(odd_server, ("decrement", {}), ("read", {}))
@@ -249,7 +254,7 @@ def test_unscored_is_null_with_its_reason_and_the_observation_is_kept(odd_server
             harness.evaluate()
         assert caught.value.unscored == judge
         harness.step(Action(name="increment"))
-        assert rpc("cube/evaluate")["info"]["unscored"]["code"] == "reward-not-finite"
+        assert rpc("cube/evaluate")["info"]["unscored"]["code"] == "reward-invalid"
         output = rpc("cube/step", name="increment")
         assert (output["reward"], output["done"], output["obs"]["contents"][0]["data"]) == (None, True, "3")
         assert output["info"]["unscored"]["reason"] == "ValueError: the answer is 42"

@@ -1,5 +1,6 @@
 """Benchmarks: metadata, views, seeds, life."""
 
+import pickle
 import sys
 import textwrap
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import PrivateAttr
 
 import cube
 from counter_cube.benchmark import CounterBenchmark, CounterBenchmarkConfig
@@ -244,6 +246,72 @@ def test_a_subset_of_nothing_is_refused(act, error, reason):
 @given(st.lists(st.sampled_from(["up-1", "up-3", "down-2", "far-100"]), min_size=1, max_size=8))
 def test_a_list_subset_is_the_list_without_repeats(ids):
     assert list(CounterBenchmarkConfig().subset_from_list(ids).tasks()) == list(dict.fromkeys(ids))
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "link to itself", "folder"])
+def test_a_metadata_file_that_cannot_be_one_is_told_and_not_passed_over(tmp_path, monkeypatch, kind):
+    name = f"odd_{kind.replace(' ', '_')}"
+    path = tmp_path / "task_metadata.json"
+    module = write_module(tmp_path, name, {"benchmark_metadata.json": BENCH_JSON, "task_metadata.csv": "id\na\n"})
+    path.mkdir() if kind == "folder" else path.symlink_to(path if "itself" in kind else tmp_path / "gone")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MetadataFileError, match=r"task_metadata\.json must be a file"):
+        __import__(module)
+
+
+def test_metadata_files_may_be_links(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/tasks").write_text('[{"id": "linked"}]')
+    module = write_module(tmp_path, "linked_bench", {"benchmark_metadata.json": BENCH_JSON})
+    (tmp_path / "task_metadata.json").symlink_to("elsewhere/tasks")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__(module)
+    assert list(sys.modules[module].Bench.task_metadata) == ["linked"]
+
+
+def test_looking_at_a_config_does_not_change_what_it_equals():
+    config = CounterBenchmarkConfig(tool_config=CounterToolConfig(start=1)).subset_from_glob("id", "up-*")
+    again = BenchmarkConfig.model_validate_json(config.model_dump_json())
+    assert config == again
+    assert (list(config.tasks()), config.num_tasks, len(list(config.get_task_configs()))) == (["up-1", "up-3"], 2, 2)
+    assert config == again == config.model_copy() == config.model_copy(deep=True)
+    assert config != config.subset_from_list(["up-1"])
+    assert config != CounterBenchmarkConfig().subset_from_glob("id", "up-*")
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_equality_is_that_of_the_class_and_its_own_state():
+    class Noted(CounterBenchmarkConfig):
+        note: str = ""
+        _mark: int = PrivateAttr(default=0)
+
+    plain, noted = CounterBenchmarkConfig().subset_from_list(["up-1"]), Noted().subset_from_list(["up-1"])
+    noted.tasks()
+    assert plain != noted
+    assert noted == Noted(task_ids=["up-1"])
+    assert noted != Noted(task_ids=["up-1"], note="other")
+    noted._mark = 1
+    assert noted != Noted(task_ids=["up-1"])
+
+
+def test_views_of_views_do_not_share_what_they_remember():
+    outer = CounterBenchmarkConfig().subset_from_list(["up-3", "up-1", "down-2"])
+    first = outer.tasks()
+    inner = outer.subset_from_list(["down-2", "up-3"])
+    assert list(inner.tasks()) == ["down-2", "up-3"]
+    assert outer.tasks() is first
+
+
+def test_tasks_are_counted_where_the_author_does_not_say_how_many_there_are():
+    counted = bench()
+    assert counted.benchmark_metadata.num_tasks == 3
+    assert METADATA.num_tasks == 0, "what the author wrote is the author's"
+    more = type("More", (counted,), {"__module__": __name__, "task_metadata": {**counted.task_metadata, **DOWN}})
+    assert more.benchmark_metadata.num_tasks == 4
+    assert bench(metadata=METADATA.model_copy(update={"num_tasks": 9})).benchmark_metadata.num_tasks == 9
+
+
+DOWN = {"d": CounterTaskMetadata(id="d", target=-1)}
 
 
 # -- life ---------------------------------------------------------------------------------------------------------

@@ -62,8 +62,25 @@ def test_every_broken_rule_changes_the_exit_code(monkeypatch):
     report = json.loads(result.output)
     assert (result.exit_code, report["passed"]) == (1, False)
     assert {check["id"]: check["status"] for check in report["checks"]}["info"] == "failed"
-    assert len(report["findings"]) == 4
-    assert "4 findings" in cube("test", "counter-cube").output
+    [finding] = report["findings"]
+    assert (finding["task_id"], finding["also"]) == ("up-1", ["up-3", "down-2", "far-100"])
+    printed = cube("test", "counter-cube").output
+    assert "info [up-1, up-3, down-2 and 1 more]: get_status() returned NoneType, not a str" in printed
+    assert printed.endswith("counter-cube: 1 finding; 4 of 4 tasks were played\n")
+
+
+def test_a_test_names_the_tasks_that_were_played_and_their_rewards():
+    result = cube("test", "counter-cube", "--task", "up-3", "--task", "down-2")
+    assert result.exit_code == 0
+    assert result.output.endswith(
+        "played up-3: reward 1 in 3 steps\nplayed down-2: reward 1 in 2 steps\n\n"
+        "counter-cube: all checks passed; 2 of 4 tasks were played\n"
+    )
+    report = json.loads(cube("test", "counter-cube", "--live", "1", "--json").output)
+    assert (report["tasks"], report["played"]) == (4, [{"task_id": "up-1", "reward": 1.0, "steps": 1}])
+    unknown = cube("test", "counter-cube", "--task", "up-9")
+    assert unknown.exit_code == 2
+    assert "has no task 'up-9'; available: up-1, up-3, down-2, far-100." in unknown.errors
 
 
 def test_rules_that_were_not_looked_at_are_said_to_be_so():

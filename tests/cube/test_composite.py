@@ -151,3 +151,17 @@ def test_install_and_uninstall_reach_every_part(tmp_path):
 def test_settings_for_all_parts_at_once_are_refused(setting):
     with pytest.raises(ValueError, match=f"A composite does not have its own {next(iter(setting))}"):
         suite(**setting)
+
+
+def test_looking_at_a_composite_does_not_change_what_it_equals():
+    def made():
+        inner = CompositeBenchmarkConfig(sub_bench_configs=[CounterBenchmarkConfig()], composite_name="inner")
+        return CompositeBenchmarkConfig(sub_bench_configs=[inner, ArchiveBenchmarkConfig()], composite_name="outer")
+
+    looked = made()
+    assert looked.num_tasks == len(looked.task_metadata)
+    assert looked == made()
+    subset = looked.subset_from_glob("id", "inner/*")
+    list(subset.get_task_configs())
+    assert subset == made().subset_from_glob("id", "inner/*") != looked
+    assert BenchmarkConfig.model_validate_json(subset.model_dump_json()) == subset

@@ -66,7 +66,7 @@ COUNTER = iter(range(1000))
         ("get_status", lambda self: None, "info", "not a str"),
         ("get_privileged_info", lambda self: {}, "info", "not a Content"),
         ("close", lambda self: self._closed.append(1) or 1 / (2 - len(self._closed)), "close", "ZeroDivisionError"),
-        ("step", lambda self, action: None, "step", "returned NoneType"),
+        ("step", lambda self, action: None, "step", "step() is overridden"),
     ],
 )
 def test_a_broken_rule_is_found(monkeypatch, method, replacement, check, message):
@@ -103,14 +103,16 @@ def test_a_config_that_cannot_make_its_task_is_found_and_the_rest_is_not_run(mon
 
 def test_an_agent_that_misses_the_goal_is_found():
     findings = check_task(config(), agent=lambda obs, actions: Action(name="decrement"), max_steps=3)
-    assert [str(f) for f in findings] == ["episode [up-1]: Episode did not complete in 3 steps"]
+    assert [str(f) for f in findings] == [
+        "episode [up-1]: Episode did not complete in 3 steps: the last observation is '-3'"
+    ]
 
 
 def test_a_benchmark_whose_numbers_do_not_agree_is_found(monkeypatch):
     monkeypatch.setattr(CounterBenchmarkConfig.benchmark_metadata, "num_tasks", 9)
     monkeypatch.setattr(CounterBenchmarkConfig.benchmark_metadata, "named_subsets", {})
     assert [str(f) for f in check_benchmark(CounterBenchmarkConfig())] == [
-        "metadata: num_tasks is 9, but 4 tasks exist"
+        "metadata: num_tasks is 9, but 4 tasks exist: leave it out, and they are counted"
     ]
 
 
@@ -146,9 +148,12 @@ def test_an_agent_that_cannot_be_made_is_found_and_the_task_is_checked_all_the_s
 
 def test_tasks_that_start_differently_are_found(monkeypatch):
     goals = {}
-    monkeypatch.setattr(
-        CounterTask, "reset", lambda self: (Observation.from_text(goals.setdefault(id(self.tool), f"{len(goals)}")), {})
-    )
+
+    def reset(self):
+        self.tool.reset()
+        return Observation.from_text(goals.setdefault(id(self.tool), f"{len(goals)}")), {}
+
+    monkeypatch.setattr(CounterTask, "reset", reset)
     findings = check_task(config())
     assert checks(findings) == ["reproducible"]
     assert "starts differently: contents[0].data: '0' != '1'" in findings[0].message

@@ -1,5 +1,6 @@
 """`cube serve` as a process: what it prints, whom it lets in, and that it leaves nothing behind."""
 
+import itertools
 import json
 import os
 import resource
@@ -224,9 +225,16 @@ def test_without_tokens_other_hosts_and_web_pages_are_refused():
             for name in names:
                 assert httpx.post(url, json=body, headers={"Host": f"{name}:{port}"}).status_code == 421, name
             for name in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST"):
-                assert httpx.post(url, json=body, headers={"Host": f"{name}:{port}"}).status_code != 421, name
+                answer = httpx.post(url, json=body, headers={"Host": f"{name}:{port}"}, timeout=60)
+                assert answer.status_code != 421, name
             for origin in ("http://localhost:3000", "null", address["url"]):
                 assert httpx.post(url, json=body, headers={"Origin": origin}).status_code == 403
+            base = url.rpartition("/")[0]
+            for method, path in itertools.product(
+                ("GET", "POST", "OPTIONS", "DELETE"), ("/", "/mcp", "/.well-known/x")
+            ):
+                evil = httpx.request(method, f"{base}{path}", headers={"Host": f"evil.invalid:{port}"})
+                assert (evil.status_code, evil.text) == (421, "The host must be loopback.\n"), (method, path)
 
 
 def test_a_token_file_keeps_the_harness_closed_when_agents_have_no_token(tmp_path):

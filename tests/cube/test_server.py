@@ -56,12 +56,14 @@ def test_a_task_is_played_over_json_rpc(server):
         assert [action.name for action in task.tools_list()] == ["add", "decrement", "increment", "read"]
         assert task.step(Action(name="increment")).obs == Observation.from_text("1")
         assert task.tools_call(Action(id="c", name="increment")).contents[0].tool_call_id == "c"
-        assert isinstance(task.tools_call(Action(name="add", arguments={"amount": "x"})), StepError)
         output = task.step([Action(name="increment"), Action(name="add", arguments={"amount": 97})])
         assert (output.reward, output.done) == (1.0, True)
         assert task.evaluate(output.obs) == (1.0, {"value": 100})
         assert task.privileged_info().data == {"target": 100}
         assert task.status() == ""
+        longest = Action(name="add", arguments={"amount": 9 * 10**4299})
+        task.tools_call(longest)
+        assert isinstance(task.tools_call(longest), StepError), "more digits than Python prints"
         task.close()
         task.close()
 
@@ -80,15 +82,28 @@ def test_errors_reach_the_client_as_errors_and_the_server_goes_on(client):
     assert caught.value.code == -32601
     with pytest.raises(RpcError, match="'name' is missing"):
         client.rpc("cube/step")
-    with pytest.raises(RpcError, match="does not exist"):
-        client.tools_call(Action(name="fly"))
+    client.reset()
+    for action, reason in (
+        (Action(name="fly"), "There is no action 'fly'; available: add, decrement, increment, read."),
+        (Action(name="add"), "'amount' is missing"),
+        (Action(name="add", arguments={"amount": 1.5}), "'amount' must be an integer, not 1.5"),
+        (Action(name="read", arguments={"more": 1}), "there is no argument"),
+    ):
+        for send in (client.tools_call, client.step, lambda one: client.step([Action(name="increment"), one])):
+            with pytest.raises(RpcError, match=reason) as caught:
+                send(action)
+            assert caught.value.code == -32602
+    assert client.evaluate() == (0.0, {"value": 0}), "nothing of a request that is refused is executed"
     with pytest.raises(RpcError, match="Parameter 'obs"):
         client.rpc("cube/evaluate", obs={"contents": 3})
     with pytest.raises(RpcError, match="has the task 'far-100' only"):
         client.reset("up-1")
     with pytest.raises(RpcError, match="'task_id' must be a string"):
         client.rpc("cube/reset", task_id=3)
-    assert client.step(Action(name="fly")).error.error_type == "UnknownActionError"
+    for params in ({"port": True}, {"port": -1}, {"host": 3}, {"idle_sec": True}):
+        with pytest.raises(RpcError) as caught:
+            client.rpc("cube/spawn", task_config={}, **params)
+        assert caught.value.code == -32601, "a server of one task spawns none"
 
 
 def test_batches_and_notifications_over_http(server):

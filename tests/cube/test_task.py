@@ -1,13 +1,14 @@
 """The task's dynamics: reset, step, evaluate, close, containers."""
 
 import subprocess
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from cube.container import Container, ContainerBackend, ContainerConfig, ContainerStatus, ExecResult
 from cube.core import Action, ActionSchema, Observation, StepError, StructuredContent, TextContent
-from cube.task import STOP_ACTION, Task, TaskConfig, TaskExecutionInfo, TaskMetadata
+from cube.task import STOP_ACTION, Task, TaskConfig, TaskExecutionInfo, TaskMetadata, UnscoredError
 from cube.tool import AbstractTool, Tool, ToolConfig, tool_action
 
 
@@ -118,10 +119,26 @@ def test_a_stop_alone_has_no_tool_time():
     assert set(task().step(STOP).info["profiling"]) == {"evaluate", "obs_postprocess"}
 
 
-def test_a_task_that_does_not_accept_the_stop_hands_it_to_the_tool():
-    output = task(accept_agent_stop=False).step(STOP)
-    assert output.error is not None
-    assert "final_step does not exist" in output.error.exception_str
+def test_a_task_that_does_not_accept_the_stop_says_so_and_goes_on():
+    output = task(accept_agent_stop=False).step([STOP, write("a")])
+    assert texts(output) == ["This task does not accept 'final_step': it ends by itself.", "wrote a", "(seen)"]
+    assert (output.error, output.done) == (None, False)
+
+
+def test_where_the_stop_is_not_accepted_a_tool_may_have_an_action_of_that_name():
+    class Stopping(Ledger):
+        @tool_action
+        def final_step(self) -> str:
+            """Sign."""
+            return "signed"
+
+    class StoppingConfig(ToolConfig):
+        def make(self, container=None):
+            return Stopping()
+
+    live = LedgerTask(metadata=TaskMetadata(id="t"), tool_config=StoppingConfig(), accept_agent_stop=False)
+    assert texts(live.step(STOP)) == ["signed", "(seen)"]
+    assert "there is no argument" in texts(live.step(Action(name="final_step", arguments={"now": 1})))[0]
 
 
 def test_an_error_of_the_tool_ends_the_task_and_is_still_evaluated():
@@ -132,10 +149,29 @@ def test_an_error_of_the_tool_ends_the_task_and_is_still_evaluated():
     assert texts(output) == ["wrote a", "(seen)"]
 
 
-def test_an_unknown_action_is_an_error_of_the_step_and_no_crash():
-    output = task().step(Action(name="fly"))
-    assert output.done
-    assert output.error.error_type == "UnknownActionError"
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        (Action(name="fly"), "There is no action 'fly'; available: fail, write."),
+        (Action(name="wr\u0456te"), "There is no action 'wr\\u0456te'; available: fail, write."),
+        (Action(name="write"), "Action 'write' was not executed: 'text' is missing."),
+        (
+            Action(name="write", arguments={"text": 3}),
+            "Action 'write' was not executed: 'text' must be a string, not 3.",
+        ),
+        (
+            Action(name="write", arguments={"text": "a", "more": 1}),
+            "Action 'write' was not executed: there is no argument \"more\"; it takes 'text'.",
+        ),
+    ],
+)
+def test_an_action_that_cannot_be_executed_is_answered_and_the_step_goes_on(action, answer):
+    live = task()
+    assert live.problem_of(action) == answer
+    output = live.step([action, write("a")])
+    assert texts(output) == [answer, "wrote a", "(seen)"]
+    assert (output.error, output.done) == (None, False)
+    assert live.tool.entries == ["a"]
 
 
 def test_per_step_validation_evaluates_every_step():
@@ -186,7 +222,7 @@ def test_a_postprocess_that_returns_something_else_is_named():
         Wrong(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig()).step([])
 
 
-@pytest.mark.parametrize("result", [1.0, (None, {}), (1.0, None), (1.0, {}, 3), "text"])
+@pytest.mark.parametrize("result", [1.0, (None, {}), (1.0, None), (1.0, {}, 3), "text", ("1.0", {})])
 def test_an_evaluation_that_is_no_reward_with_info_is_named(result):
     class Wrong(LedgerTask):
         def evaluate(self, obs=None):
@@ -194,6 +230,19 @@ def test_an_evaluation_that_is_no_reward_with_info_is_named(result):
 
     with pytest.raises(TypeError, match=r"Wrong\.evaluate\(\) returned .*, not \(float, dict\)"):
         Wrong(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig()).step(STOP)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 10**400, Decimal("NaN")])
+def test_a_reward_that_is_not_finite_is_a_value_error_and_no_score(reward):
+    class Wrong(LedgerTask):
+        def evaluate(self, obs=None):
+            return reward, {}
+
+    live = Wrong(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig())
+    with pytest.raises(ValueError, match="The reward") as raised:
+        live.step(STOP)
+    assert isinstance(raised.value, UnscoredError)
+    assert (raised.value.unscored["category"], raised.value.unscored["code"]) == ("verifier", "reward-invalid")
 
 
 @pytest.mark.parametrize("wrong", [None, "write", {"name": "write"}, ["write"], [STOP, None], 3])
@@ -226,9 +275,25 @@ def test_an_action_that_the_filter_leaves_out_is_refused_and_not_executed(action
 
     live = Filtered(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig())
     output = live.step(actions)
-    assert (output.error.exception_str, output.done) == ("Action 'fail' is not offered by this task.", True)
-    assert live.tool.entries == (["a"] if isinstance(actions, list) else [])
-    assert live.step(STOP).error is None
+    assert "Action 'fail' is not offered by this task; available: write." in texts(output)
+    assert (output.error, output.done) == (None, False)
+    assert live.tool.entries == (["a", "b"] if isinstance(actions, list) else [])
+    assert live.step(STOP).done
+
+
+def test_a_filter_that_narrows_a_schema_is_what_arguments_must_fit():
+    class Narrow(LedgerTask):
+        def filter_actions(self, offered):
+            for action in offered:
+                if action.name == "write":
+                    action.parameters["properties"]["text"]["enum"] = ["yes", "no"]
+            return offered
+
+    live = Narrow(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig())
+    output = live.step([write("maybe"), write("no")])
+    assert '\'text\' must be one of "yes", "no", not "maybe"' in texts(output)[0]
+    assert live.tool.entries == ["no"]
+    assert "enum" not in task().action_set[1].parameters["properties"]["text"]
 
 
 def test_a_filter_that_changes_its_mind_is_asked_before_every_action():
@@ -237,7 +302,7 @@ def test_a_filter_that_changes_its_mind_is_asked_before_every_action():
             return [] if self.tool.entries else offered
 
     live = Once(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig())
-    assert "not offered" in live.step([write("a"), write("b")]).error.exception_str
+    assert "not offered" in texts(live.step([write("a"), write("b")]))[1]
     assert live.tool.entries == ["a"]
 
 

@@ -85,6 +85,79 @@ def test_a_worker_without_the_data_is_told_the_command(tmp_path):
     assert "cube install" in result.stderr.splitlines()[-1]
 
 
+TASK_MODULE = """
+from cube.task import TaskConfig
+class SealedTaskConfig(TaskConfig):
+    def make(self, runtime_context=None, container_backend=None): ...
+"""
+BENCHMARK_MODULE = """
+from pathlib import Path
+with Path(__file__).with_name("imports").open("a") as log:
+    log.write("imported\\n")
+raise ImportError("this machine has no browser")
+from cube.benchmark import BenchmarkConfig, BenchmarkMetadata
+from sealed_cube.task import SealedTaskConfig as Mine
+{constants}
+class SealedBenchmarkConfig(BenchmarkConfig):
+    {metadata}
+    task_metadata = dict()
+    task_config_class = Mine
+"""
+READER = """
+import sys
+from cube.task import TaskConfig
+config = TaskConfig.model_validate_json(sys.stdin.read())
+print([config.load_task_execution_info()["n"] for _ in range(3)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("constants", "metadata", "beside", "folder", "imports"),
+    [
+        (
+            "",
+            "benchmark_metadata = BenchmarkMetadata(name='the seal', version='1')",
+            "",
+            "the seal",
+            0,
+        ),
+        ("NAME = 'the seal'; ABOUT = BenchmarkMetadata(name=NAME)", "benchmark_metadata = ABOUT", "", "the seal", 0),
+        ("", "", '{"name": "the seal"}', "the seal", 0),
+        ("", "benchmark_metadata = BenchmarkMetadata(name=computed())", "", "sealed_cube", 1),
+        ("", "def cache_dir(cls): ...", '{"name": "the seal"}', "sealed_cube", 1),
+    ],
+    ids=["written out", "constants", "a file", "computed", "a folder of its own"],
+)
+def test_a_worker_finds_its_data_without_importing_the_benchmark(
+    tmp_path, constants, metadata, beside, folder, imports
+):
+    package, info = tmp_path / "site/sealed_cube", tmp_path / "site/sealed_cube-1.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    (package / "__init__.py").touch()
+    (package / "task.py").write_text(TASK_MODULE)
+    (package / "suite.py").write_text(BENCHMARK_MODULE.format(constants=constants, metadata=metadata))
+    if beside:
+        (package / "benchmark_metadata.json").write_text(beside)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sealed-cube\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[cube.benchmarks]\nsealed = sealed_cube.suite:SealedBenchmarkConfig\n")
+    data = tmp_path / "cache" / folder / "tasks_execution_info" / "a.json"
+    data.parent.mkdir(parents=True)
+    data.write_text('{"n": 7}')
+    config = {"metadata": {"id": "a"}, "_type": "sealed_cube.task.SealedTaskConfig"}
+    result = subprocess.run(
+        [sys.executable, "-c", READER],
+        input=json.dumps(config),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CUBE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path / "site")},
+    )
+    assert result.stdout == "[7, 7, 7]\n", result.stderr
+    log = package / "imports"
+    assert (len(log.read_text().splitlines()) if log.exists() else 0) == imports
+    assert result.stderr.count("cannot be imported: ImportError: this machine has no browser") == imports
+
+
 def test_the_gym_layer_imports_no_server_image_or_http_library():
     script = "import sys, cube.task, cube.benchmark, cube.composite; print(*sys.modules)"
     modules = set(

@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
@@ -21,14 +22,13 @@ import anyio
 from benchflow.agents.protocol import Policy
 from benchflow.errors import Category, EnvironmentFailure, RuntimeFailure
 from benchflow.record import AgentEnd, JobRequest, Trajectory
-from benchflow.rewards import Attributed, RewardError, Scored, Unscored, attributed
-from benchflow.rewards.numbers import finite, shown
+from benchflow.rewards import Attributed, Scored, Unscored, attributed
 from benchflow.rewards.verdict import MAX_REASON
 from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.plan import time_for_agents
 from cube.core import Action, EnvironmentOutput, Observation, StepError
-from cube.task import Task
+from cube.task import Task, UnscoredError, evaluate_task, take_step
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Grant
@@ -105,10 +105,9 @@ class CubeDriver(Driver):
             with draft.timed("agent"), attributed("agent", "agent"):
                 output = await self._play(task, observation)
             with draft.timed("verify"), attributed("verifier", "verify"):
-                reward = output.reward if output is not None and output.done else (await run(task.evaluate))[0]
-                if finite(reward) is None:
-                    raise RewardError(f"The cube gave the reward {shown(reward)}, which is not a finite number.")
-                return Past(Scored(reward))
+                if output is not None and output.done:
+                    return Past(Scored(output.reward))
+                return Past(Scored((await run(_scored, task, None))[0]))
         finally:
             with anyio.move_on_after(CLOSE_SEC, shield=True):
                 await run(task.close)
@@ -155,13 +154,31 @@ class CubeDriver(Driver):
         """One step; a step that does not end leaves a state that cannot be scored."""
         with attributed("environment", "agent"):
             with anyio.CancelScope(deadline=until + GRACE_SEC):
-                return await self._thread.run(task.step, actions)
+                return await self._thread.run(take_step, task, actions, partial(_scored, task))
             self._timed_out = True
             called = ", ".join(action.name for action in actions)
             raise EnvironmentFailure(
                 f"The action {called} was still running {GRACE_SEC:g} s after the agent's time limit.",
                 code="timeout",
             )
+
+
+def _scored(task: Task[Any], obs: Observation | None) -> tuple[float, dict[str, Any]]:
+    """The reward of the current state and its info; a failure is the verifier's, wherever it occurs."""
+    with attributed("verifier", "verify"):
+        try:
+            return evaluate_task(task, obs)
+        except UnscoredError as error:
+            raise Attributed(attribute_unscored(error)) from error
+
+
+def attribute_unscored(error: UnscoredError) -> Unscored:
+    """The record of a cube's own statement that there is no score."""
+    told = error.unscored
+    try:
+        return Unscored(told["category"], told["phase"], told["code"], told["reason"])  # type: ignore[arg-type]  # checked by it
+    except (KeyError, ValueError):
+        return Unscored("verifier", "verify", "evaluate-failed", str(error) or "The cube gave no reason.")
 
 
 def trouble_of(error: StepError) -> Unscored | None:

@@ -20,7 +20,7 @@ from benchflow.sandbox.pulling import PullPolicy, PullSettings
 from benchflow.task.package import TaskPackage
 from benchflow.task.taken import COPIES
 from cube.container import ContainerBackend
-from cube.core import Action, ActionSchema, Content, Observation, StepError, StructuredContent
+from cube.core import Action, ActionSchema, Content, Observation, StructuredContent
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
 from cube.task import UnscoredError as GymUnscoredError
 
@@ -113,11 +113,11 @@ class PackageTask(Task[PackageTaskMetadata]):
             if (goes_on or action.name != NEXT_STEP) and not (forbidden is not None and forbidden(action.name))
         ]
 
-    def _refused(self, action: Action) -> Observation | StepError:
-        """What the package forbids, or a next step where there is none, is refused without ending the episode."""
+    def _refused(self, action: Action, problem: str) -> Observation:
+        """What the package forbids, or a next step where there is none, is refused in words of their own."""
         tool = self.tool
         known = tool.refusal(action.name) if isinstance(tool, PackageTool) else None
-        return known or super()._refused(action)
+        return known or super()._refused(action, problem)
 
     def get_privileged_info(self) -> Content:
         """The oracle's files of the current step, for debug agents."""

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import anyio
 
-from benchflow.evaluation.cube_driver import CLOSE_SEC, OwnThread, trouble_of
+from benchflow.evaluation.cube_driver import CLOSE_SEC, OwnThread, attribute_unscored, trouble_of
 from benchflow.rewards import Scored, Unscored, Verdict, attribute
-from benchflow.rewards.numbers import finite, shown
 from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import SUBMIT, Block, CallResult, Episode, ToolSpec
 from cube.core import Action, EnvironmentOutput, ImageContent, Observation
-from cube.task import STOP_ACTION, Task, UnscoredError, take_step
+from cube.task import STOP_ACTION, Task, UnscoredError, evaluate_task, take_step
 
 Spawn = Callable[[], Awaitable[Callable[[], Task[Any]]]]
 """Prepares the benchmark and returns what makes the live task, which is called in the thread of the episode."""
@@ -110,23 +109,11 @@ def _image(content: ImageContent) -> Block:
 def _evaluated(task: Task[Any], observation: Observation) -> Scored | Unscored:
     """The verdict on the current state; every way to fail means that there is no score."""
     try:
-        reward, _ = task.evaluate(observation)
-        if finite(reward) is None:
-            raise UnscoredError(f"The reward {shown(reward)} is not a finite number.", code="reward-not-finite")
-        return Scored(float(reward))
+        return Scored(evaluate_task(task, observation)[0])
     except UnscoredError as error:
         return attribute_unscored(error)
     except Exception as error:  # noqa: BLE001 - the cube's own code
         return attribute(error, "verifier", "verify")
-
-
-def attribute_unscored(error: UnscoredError) -> Unscored:
-    """The record of a cube's own statement that there is no score."""
-    told = error.unscored
-    try:
-        return Unscored(told["category"], told["phase"], told["code"], told["reason"])  # type: ignore[arg-type]  # checked by it
-    except (KeyError, ValueError):
-        return Unscored("verifier", "verify", "evaluate-failed", str(error) or "The cube gave no reason.")
 
 
 def _offered(task: Task[Any]) -> tuple[ToolSpec, ...]:

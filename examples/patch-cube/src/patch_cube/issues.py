@@ -4,7 +4,7 @@ from typing import Any
 
 ISSUES: dict[str, dict[str, Any]] = {
     "slugs-1": {
-        "problem_statement": "slug('Crème  brûlée') returns 'Crème--brûlée'. It must be lower case with single hyphens.",
+        "problem_statement": "slug('Crème  brûlée') returns 'Crème--brûlée' instead of 'crème-brûlée'.",
         "files": {
             "slugs.py": "def slug(text):\n    return text.replace(' ', '-')\n",
             "test_old.py": (
