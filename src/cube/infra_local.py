@@ -97,8 +97,10 @@ class LocalInfraConfig(InfraConfig):
         return {"docker", "network:egress"} if self.network == "public" else {"docker"}
 
     def refusal(self, resource: ResourceConfig) -> str | None:
-        if isinstance(resource, VMResourceConfig):
-            return str(UnsupportedResourceType(self, resource, f"{_kvm()}{_VM}"))
+        try:
+            self._check(resource)
+        except (UnsupportedResourceType, IncompatibleInfraError) as error:
+            return str(error)
         lacking = sorted(resource.requirements() - self.capabilities())
         if not lacking:
             return None
