@@ -8,7 +8,8 @@ from cube.services.docker_words import Refused, parse_exec, parse_run, variables
 def test_a_service_is_read_as_an_engine_reads_it():
     words = (
         "-d --rm --name web -p 8080:80 -p 127.0.0.1:8081:81/tcp -e A=1=2 --env B -eNOT=1 -v data:/data -m 512m "
-        "--cpus=1.5 --label x=y -w /srv --user www --entrypoint /bin/tool --network bridge --restart=no image:1 serve -p 3 --deep"
+        "--cpus=1.5 --label x=y -w /srv --user www --entrypoint /bin/tool --network bridge --restart=no "
+        "image:1 serve -p 3 --deep"
     )
     with pytest.raises(Refused, match="-eNOT"):
         parse_run(words.split(), {})
@@ -25,8 +26,9 @@ def test_a_service_is_read_as_an_engine_reads_it():
     "words",
     [
         "image", "-it image", "-d --privileged image", "-d --network host image", "-d --restart always image",
-        "-d -v /etc:/etc image", "-d -v data:/data:ro image", "-d -p 80 image", "-d -p 1:2/udp image",
-        "-d --gpus all image", "-d", "-d --memory much image", "-d --name", "-d --pull always image", "-d --env-file x image",
+        "-d -v /etc:/etc image", "-d -v data:/data:ro image", "-d -p 80 image",
+        "-d -p 1:2/udp image", "-d --gpus all image", "-d",
+        "-d --memory much image", "-d --name", "-d --pull always image", "-d --env-file x image",
     ],
 )  # fmt: skip
 def test_what_needs_an_engine_is_refused(words):

@@ -58,8 +58,9 @@ class _Loop:
     def close(self) -> None:
         """End the thread; what is needed later starts another one."""
         with self._lock:
-            manager, self._manager, self._portal = self._manager, None, None
-        if manager is not None:
+            manager, self._manager, portal, self._portal = self._manager, None, self._portal, None
+        if manager is not None and portal is not None:
+            portal.call(portal.stop, True)  # forwarded ports of containers that nobody closed would be waited for
             manager.__exit__(None, None, None)
 
     def forget(self) -> None:
