@@ -314,19 +314,19 @@ def test_containers_of_an_engine_are_found_and_removed_after_a_kill(infra, engin
     assert subprocess.run(["docker", "ps", "-aq"], env=env, capture_output=True, text=True).stdout == ""
 
 
-def test_an_interrupted_launch_leaves_no_container(infra, port):
+def test_an_interrupted_launch_leaves_no_container(infra, port, tmp_path):
     """A launch that is interrupted while its script waits ends the script and stops what it had started."""
     main = threading.main_thread().ident
     assert main is not None
 
     def interrupt() -> None:
-        eventually(lambda: _listens(port))
+        eventually((tmp_path / "waiting").exists)
         signal.pthread_kill(main, signal.SIGINT)
 
     watcher = threading.Thread(target=interrupt)
     watcher.start()
     with pytest.raises(KeyboardInterrupt):
-        infra.launch(site(port, "sleep 600"))
+        infra.launch(site(port, f"touch {tmp_path}/waiting; sleep 600"))
     watcher.join()
     assert infra.list_active() == []
     assert not _listens(port)

@@ -10,10 +10,10 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from benchflow.errors import BenchflowError
@@ -121,15 +121,26 @@ class SandboxContainer(Container):
         """Forward a port of this machine's loopback to the port inside."""
         async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=host_port) as listener:
             task_status.started(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no database is near
-            await listener.serve(lambda client: self._bridge(client, port))
+            only, clients = cast("SocketListener", listener.listeners[0]), set[SocketStream]()  # of one address
+            try:
+                async with anyio.create_task_group() as group:
+                    while True:
+                        client = await only.accept()
+                        clients.add(client)  # one whose task is cancelled before it begins is closed below
+                        group.start_soon(self._bridge, client, port, clients)
+            finally:
+                for client in clients:
+                    await anyio.aclose_forcefully(client)
 
-    async def _bridge(self, client: SocketStream, port: int) -> None:
+    async def _bridge(self, client: SocketStream, port: int, clients: set[SocketStream]) -> None:
         try:
             async with client, self._inside(port) as inside, anyio.create_task_group() as group:
                 group.start_soon(_pump, client, inside)
                 group.start_soon(_pump, inside, client)
         except* (OSError, BenchflowError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # one side is closed: close the other
+        finally:
+            clients.discard(client)
 
     @asynccontextmanager
     async def _inside(self, port: int) -> AsyncIterator[SocketStream]:
