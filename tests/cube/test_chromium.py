@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -21,9 +20,6 @@ from cube.tools.web_page import WebPageTool, WebPageToolConfig
 
 pytestmark = pytest.mark.slow
 PAGE = (
-    "data:text/html,<title>Start</title><h1>Hello</h1><input id=n>"
-    "<button onclick='document.title=n.value'>Go</button>"
-)
     "data:text/html,<title>Start</title><h1>Hello</h1><input id=n><button onclick='document.title=n.value'>Go</button>"
 )
 
@@ -98,10 +94,9 @@ def test_a_script_that_never_returns_does_not_keep_the_browser():
         tool.evaluate_js("() => 1")
 
 
-def test_the_browser_ends_with_a_process_that_is_killed(tmp_path):
+def test_the_browser_ends_with_a_process_that_is_killed():
     script = "from cube.tools.web_page import *; WebPageToolConfig().make(); print(1, flush=True); input()"
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         below = descendants(process.pid)

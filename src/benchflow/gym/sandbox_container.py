@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, ClassVar, Literal, cast
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from typing import Any, ClassVar, Literal
 
 import anyio
-from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskStatus
+from anyio.abc import SocketStream, TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from benchflow.errors import BenchflowError
@@ -119,28 +120,32 @@ class SandboxContainer(Container):
 
     async def _serve(self, port: int, host_port: int, *, task_status: TaskStatus[int]) -> None:
         """Forward a port of this machine's loopback to the port inside."""
-        async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=host_port) as listener:
-            task_status.started(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no database is near
-            only, clients = cast("SocketListener", listener.listeners[0]), set[SocketStream]()  # of one address
+        with socket.create_server(("127.0.0.1", host_port)) as listener:
+            listener.setblocking(False)
+            task_status.started(listener.getsockname()[1])
+            clients: set[socket.socket] = set()
             try:
                 async with anyio.create_task_group() as group:
                     while True:
-                        client = await only.accept()
-                        clients.add(client)  # one whose task is cancelled before it begins is closed below
-                        group.start_soon(self._bridge, client, port, clients)
+                        await anyio.wait_readable(listener)  # nothing is accepted that a cancelled call could lose
+                        with suppress(BlockingIOError, ConnectionError):
+                            client, _ = listener.accept()
+                            clients.add(client)
+                            group.start_soon(self._bridge, client, port, clients)
             finally:
                 for client in clients:
-                    await anyio.aclose_forcefully(client)
+                    client.close()
 
-    async def _bridge(self, client: SocketStream, port: int, clients: set[SocketStream]) -> None:
+    async def _bridge(self, client: socket.socket, port: int, clients: set[socket.socket]) -> None:
         try:
-            async with client, self._inside(port) as inside, anyio.create_task_group() as group:
-                group.start_soon(_pump, client, inside)
-                group.start_soon(_pump, inside, client)
+            with anyio.CancelScope(shield=True):
+                outside = await SocketStream.from_socket(client)
+            clients.discard(client)
+            async with outside, self._inside(port) as inside, anyio.create_task_group() as group:
+                group.start_soon(_pump, outside, inside)
+                group.start_soon(_pump, inside, outside)
         except* (OSError, BenchflowError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # one side is closed: close the other
-        finally:
-            clients.discard(client)
 
     @asynccontextmanager
     async def _inside(self, port: int) -> AsyncIterator[SocketStream]:
