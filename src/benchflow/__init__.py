@@ -5,19 +5,32 @@ The names below are imported when they are first used, so that a command pays on
 
 from __future__ import annotations
 
+import os
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
-import cube
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.environment import Environment
 
-if getattr(cube, "__distribution__", None) != "benchcube":
-    raise ImportError(
-        f"The package 'cube' in {cube.__file__} is not benchcube's. If it is cube-standard's: both cannot be installed "
-        "together. Uninstall both, then install benchcube alone; it runs cubes that were written for cube-standard."
-    )
+
+def _require_own_cube() -> None:
+    """Refuse the package `cube` of another distribution, found before ours or written over it."""
+    folder = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120  # light: every command pays
+    found = PathFinder.find_spec("cube")
+    origin = os.path.realpath(found.origin) if found is not None and found.origin else None
+    elsewhere = origin is not None and not origin.startswith(os.path.join(folder, ""))  # noqa: PTH118
+    mixed = os.path.isdir(folder) and any(name.startswith("cube_standard-") for name in os.listdir(folder))  # noqa: PTH112, PTH208
+    if elsewhere or mixed:
+        raise ImportError(
+            f"The package 'cube' in {origin or folder} is not benchcube's alone. If cube-standard is "
+            "installed: both have a package of that name and cannot be installed together. Uninstall both, then "
+            "install benchcube alone; it runs cubes that were written for cube-standard."
+        )
+
+
+_require_own_cube()
 
 __all__ = ["Environment"]
 

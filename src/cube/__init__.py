@@ -48,10 +48,6 @@ __all__ = [
 _CUBE_CACHE_ROOT: Path = Path(os.environ.get("CUBE_CACHE_DIR") or Path.home() / ".cube")
 
 
-__distribution__ = "benchcube"
-"""What this `cube` is a part of; `cube-standard` has a package of the same name, and both cannot be installed."""
-
-
 def _warn_of_other_files() -> None:
     """Another distribution in the same folder has written its modules between ours, or ours over its own."""
     folder = Path(__file__).parent.parent

@@ -29,11 +29,11 @@ from cube.findings import Broken, Findings, require
 from cube.launches import stop_running, watched_launches
 from cube.replays import check_final_state, check_repeated, play, summary
 from cube.seed import AbstractSeedGenerator
-from cube.task import Task, TaskConfig, TaskMetadata
+from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
 from cube.task_rules import check_alone, check_json, reset
 
 CHECKS: Final[dict[str, str]] = {
-    "debug-module": "get_debug_benchmark and make_debug_agent exist",
+    "debug-module": "get_debug_benchmark and make_debug_agent work",
     "metadata": "metadata is complete and matches the tasks",
     "json": "metadata and configs survive a JSON round trip",
     "seeds": "seeds are the same every time",
@@ -143,11 +143,32 @@ def _check_tasks(
     findings.tasks = len(configs)
     made: dict[str, DebugAgent] = {}
     for config in configs:
-        with findings.rule("episode", config.task_id):
-            if agents is not None:
+        if agents is not None:
+            with findings.rule("debug-module", config.task_id):
                 made[config.task_id] = agents(config.task_id)
+    shared = _state_of(benchmark._runtime_context)
     for config in chosen:
         _check_live(config, made.get(config.task_id), benchmark.spawn, findings, max_steps)
+    if not findings.played:
+        return
+    with findings.rule("isolated"):
+        changed = [key for key, now in _state_of(benchmark._runtime_context).items() if shared.get(key) != now]
+        require(not changed, "tasks change the runtime context, which they share", ", ".join(changed))
+
+
+def _state_of(context: RuntimeContext) -> dict[str, str]:
+    """What can be seen of shared values: plain ones as JSON, others by their identity."""
+
+    def seen(live: object) -> str:
+        return f"{type(live).__name__} {id(live)}"
+
+    def state(value: object) -> str:
+        try:
+            return json.dumps(value, default=seen, skipkeys=True)
+        except (ValueError, RecursionError):
+            return seen(value)
+
+    return {str(key): state(value) for key, value in context.items()}
 
 
 def _check_live(

@@ -10,8 +10,6 @@ import base64
 import binascii
 import copy
 import io
-import json
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -117,6 +115,8 @@ class Action(TypedBaseModel, defer_build=True):
 
         Any defect of the call is a `ValueError`, because a model wrote it.
         """
+        import json
+
         body = call.get("function") or call
         arguments = body.get("arguments") or {}
         if isinstance(arguments, str):
@@ -195,10 +195,16 @@ class StructuredContent(Content, defer_build=True):
         return value.model_dump() if isinstance(value, BaseModel) else value
 
     def to_markdown(self) -> str:
-        return self._titled(f"```json\n{json.dumps(self.data, indent=2, default=str)}\n```")
+        return self._titled(f"```json\n{_json(self.data, indent=2)}\n```")
 
     def _llm_content(self) -> str:
-        return self._titled(json.dumps(self.data, default=str))
+        return self._titled(_json(self.data))
+
+
+def _json(data: Any, indent: int | None = None) -> str:
+    import json  # here, like in every module that tasks import: a worker may need none
+
+    return json.dumps(data, indent=indent, default=str)
 
 
 _PNG_PREFIX = "data:image/png;base64,"
@@ -315,6 +321,8 @@ class StepError(TypedBaseModel, defer_build=True):
 
     @classmethod
     def from_exception(cls, error: BaseException) -> Self:
+        import traceback  # only failures need it
+
         return cls(
             error_type=type(error).__name__,
             exception_str=str(error),

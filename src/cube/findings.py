@@ -1,4 +1,4 @@
-"""What conformance checks find. A mistake is told once, with the tasks that show it."""
+"""What conformance checks find. Each mistake is reported once, with the tasks that show it."""
 
 from __future__ import annotations
 

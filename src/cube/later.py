@@ -55,6 +55,6 @@ class Later:
                 self._app = app
                 self._ready.set()
                 await anyio.sleep_forever()
-        except Exception:  # told to whoever asks, and to the log
+        except Exception:  # answered to every request, and logged
             logger.exception("An application could not be started")
             self._ready.set()

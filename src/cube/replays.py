@@ -1,6 +1,6 @@
 """Episodes of a debug agent, and the same actions again: after a reset, with evaluations between, beside another task.
 
-What an episode leads to must not depend on what came before or goes on beside it. Rewards and ends are compared;
+What an episode leads to must not depend on what came before or happens beside it. Rewards and ends are compared;
 observations only where two new tasks agree on them, since a terminal may well show the time.
 """
 
@@ -23,7 +23,7 @@ LAST_WORDS: Final = 200
 
 @dataclass(slots=True)
 class Play:
-    """What was done, and what came of it."""
+    """What was done, and the results."""
 
     first: Observation
     actions: list[list[Action]] = field(default_factory=list)

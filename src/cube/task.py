@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +54,8 @@ def info_file(folder: Path, task_id: str) -> Path:
 
 def read_info(folder: Path, task_ids: tuple[str, ...]) -> dict[str, Any]:
     """The data of the first of `task_ids` that has a file; otherwise a `RuntimeError` names the command to run."""
+    import json
+
     for task_id in task_ids:
         path = info_file(folder, task_id)
         try:
@@ -74,6 +75,7 @@ def read_info(folder: Path, task_ids: tuple[str, ...]) -> dict[str, Any]:
 
 def write_info(folder: Path, task_id: str, data: Mapping[str, Any]) -> Path:
     """Write the data of a task atomically, and return its path."""
+    import json
     import tempfile
 
     path = info_file(folder, task_id)

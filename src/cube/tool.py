@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
-from cube.argument_check import misfit
 from cube.container import Container
 from cube.core import Action, ActionSchema, Content, Observation, StepError
 from cube.typed import TypedBaseModel, trusted
@@ -117,7 +116,7 @@ class _Known:
         else:
             if not self.required or self.required <= arguments.keys():
                 return None
-        return misfit(self.schema.parameters, arguments, extra=self.more)
+        return _misfit(self.schema.parameters, arguments, extra=self.more)
 
     def given(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments without those whose null says that they were left out."""
@@ -200,11 +199,17 @@ class _ActionMethods:
                 return _unknown(name, offered), arguments
         if known is not None:
             given = known.given(arguments)
-            problem = known.problem(given) if schema is None else misfit(schema.parameters, given, extra=known.more)
+            problem = known.problem(given) if schema is None else _misfit(schema.parameters, given, extra=known.more)
             return _unfit(name, problem), given
         if schema is None:
             return _unknown(name, self.action_set), arguments
-        return _unfit(name, misfit(schema.parameters, arguments)), arguments
+        return _unfit(name, _misfit(schema.parameters, arguments)), arguments
+
+
+def _misfit(parameters: Mapping[str, Any], arguments: Mapping[str, Any], *, extra: bool = True) -> str | None:
+    from cube.argument_check import misfit  # most calls are settled by a look at their types
+
+    return misfit(parameters, arguments, extra=extra)
 
 
 def _unknown(name: str, offered: Iterable[ActionSchema]) -> str:
@@ -217,7 +222,7 @@ def _unfit(name: str, problem: str | None) -> str | None:
 
 
 def refused(problem: str, action: Action) -> Observation:
-    """The answer to an action that was not executed: the agent reads why, and goes on."""
+    """The answer to an action that was not executed: the agent reads why, and continues."""
     return trusted(Observation, {"contents": [Content.from_data(problem, tool_call_id=action.id)]})
 
 
@@ -311,18 +316,17 @@ def _owners(tools: Iterable[Any]) -> dict[str, Any]:
 
 
 class _Owners:
-    """Which tool of a toolbox has an action; tools and their actions may change."""
+    """Which tool of a toolbox has an action. What was found is remembered; tools and their actions may change."""
 
     def __init__(self, tools: list[Any]) -> None:
-        self._tools: Final = tools
         self._known = _owners(tools)
 
-    def find(self, name: str) -> Any:
-        """The tool that has it, or None."""
+    def find(self, name: str, tools: list[Any]) -> Any:
+        """The tool that has it now, or None."""
         known = self._known.get(name)
-        if known is not None and _has(known, name) and known in self._tools:
+        if known is not None and known in tools and _has(known, name):
             return known
-        self._known = {name: tool for tool in reversed(self._tools) for name in _names(tool)}
+        self._known = {name: tool for tool in reversed(tools) for name in _names(tool)}
         return self._known.get(name)
 
 
@@ -347,7 +351,7 @@ def problem_of(
         schema = next((schema for schema in offered if schema.name == action.name), None)
         if schema is None:
             return _unknown(action.name, offered)
-    return _unfit(action.name, misfit(schema.parameters, action.arguments))
+    return _unfit(action.name, _misfit(schema.parameters, action.arguments))
 
 
 def _raise(errors: list[Exception]) -> None:
@@ -373,11 +377,11 @@ class Toolbox(Tool):
         return next((tool for tool in self.tools if isinstance(tool, kind)), None)
 
     def execute_action(self, action: Action) -> Any:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         return refused(_unknown(action.name, self.action_set), action) if tool is None else tool.execute_action(action)
 
     def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         return _unknown(action.name, self.action_set) if tool is None else problem_of(tool, action, schema)
 
     def reset(self) -> None:
@@ -411,13 +415,13 @@ class AsyncToolbox(AsyncTool):
         return next((tool for tool in self.tools if isinstance(tool, kind)), None)
 
     async def execute_action(self, action: Action) -> Any:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         if tool is None:
             return refused(_unknown(action.name, self.action_set), action)
         return await tool.execute_action(action)
 
     def problem_of(self, action: Action, schema: ActionSchema | None = None) -> str | None:
-        tool = self._owner.find(action.name)
+        tool = self._owner.find(action.name, self.tools)
         return _unknown(action.name, self.action_set) if tool is None else problem_of(tool, action, schema)
 
     async def reset(self) -> None:

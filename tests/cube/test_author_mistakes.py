@@ -180,6 +180,11 @@ def resets_the_tool(self):
     return Observation.from_text("Write."), {}
 
 
+def writes_down(self):
+    self.runtime_context["kept"].append(self.metadata.id)
+    return resets_the_tool(self)
+
+
 def any_goal(self):
     self.tool.reset()
     return Observation.from_text(f"Write {random.random()}."), {}
@@ -269,6 +274,12 @@ MISTAKES = {
         {"tool": {"__init__": Pen.__init__}},
         "isolated",
         "a task that is played beside another one",
+    ),
+    "a task that writes into what all share": (
+        {"task": {"reset": writes_down}},
+        {"task": {"reset": resets_the_tool}},
+        "isolated",
+        "tasks change the runtime context, which they share: kept",
     ),
     "an evaluation that locks the tool": (
         {"task": {"evaluate": locks}},

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from peers import PeerUnavailable, peer_environment
 
+import cube as cube_package
 from cube.cli import main
 
 
@@ -304,6 +306,40 @@ def test_init_creates_a_cube_that_installs_and_passes(tmp_path):
     assert own.returncode == 0, own.stdout
     linted = run("ruff", "check", "--isolated", ".")
     assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.slow
+def test_a_new_cube_works_with_the_other_distribution_of_the_gym_layer_too(tmp_path):
+    try:
+        python = peer_environment("cube-standard==0.1.0rc8") / "python"
+    except PeerUnavailable as error:
+        pytest.skip(str(error))
+    assert cube("init", "word-game", "--dir", str(tmp_path)).exit_code == 0
+    play = "import cube.testing, word_game.debug; cube.testing.assert_debug_tasks_reward_one(word_game.debug)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "word-game/src"), "CUBE_CACHE_DIR": str(tmp_path)}
+    played = subprocess.run([python, "-c", play], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+
+
+def test_two_gym_layers_in_one_environment_are_told_with_the_way_out(tmp_path):
+    def run(statement):
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run([sys.executable, "-c", statement], env=environment, capture_output=True, text=True)
+
+    (tmp_path / "cube").symlink_to(Path(cube_package.__file__).parent)
+    assert run("import cube.task").stderr == ""
+    (tmp_path / "cube_standard-0.1.0rc8.dist-info").mkdir()
+    mixed = run("import cube")
+    assert mixed.returncode == 0
+    assert f"cube-standard and benchcube are both installed in {tmp_path}" in mixed.stderr
+    assert "install benchcube alone" in mixed.stderr
+    (tmp_path / "cube").unlink()
+    (tmp_path / "cube").mkdir()
+    (tmp_path / "cube/__init__.py").touch()
+    hidden = run("import benchflow")
+    assert hidden.returncode == 1
+    assert f"The package 'cube' in {tmp_path}/cube/__init__.py" in hidden.stderr.splitlines()[-1]
+    assert "cannot be installed together. Uninstall both" in hidden.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["Bad Name", "../x", "9x", "a--b", "a_b", "", "class", "json", "cube"])

@@ -143,7 +143,15 @@ def test_an_agent_that_cannot_be_made_is_found_and_the_task_is_checked_all_the_s
         counter_cube.debug, "make_debug_agent", lambda task_id: make({"up-3": "gone"}.get(task_id, task_id))
     )
     findings = check_benchmark(counter_cube.debug)
-    assert [str(f) for f in findings] == ["episode [up-3]: KeyError: 'gone'"]
+    assert [str(f) for f in findings] == ["debug-module [up-3]: KeyError: 'gone'"]
+    assert [played.task_id for played in findings.played] == ["up-1", "down-2", "far-100"]
+
+
+def test_what_was_not_played_is_not_said_to_have_passed(monkeypatch):
+    monkeypatch.setattr(CounterTaskConfig, "make", lambda self, runtime_context=None, container_backend=None: 1 / 0)
+    findings = check_benchmark(counter_cube.debug)
+    assert checks(findings) == ["make"]
+    assert not findings.checked & {"reset", "evaluate", "step", "reproducible", "isolated", "episode", "close"}
 
 
 def test_tasks_that_start_differently_are_found(monkeypatch):

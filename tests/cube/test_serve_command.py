@@ -126,7 +126,7 @@ def refused(capsys):
 def rpc(address, method, **params):
     headers = {"Authorization": f"Bearer {address['token']}"} if address["token"] else {}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return httpx.post(address["url"], json=body, headers=headers).json()["result"]
+    return httpx.post(address["url"], json=body, headers=headers, timeout=60).json()["result"]
 
 
 def gone(pid):

@@ -137,6 +137,29 @@ def test_an_attribute_of_one_tool_is_an_action_of_that_tool_alone():
     assert names(Desk()) == ["fail", "give"]
 
 
+def test_a_toolbox_follows_its_tools_when_they_change():
+    @tool_action
+    def extra() -> str:
+        """Extra."""
+        return "extra"
+
+    def answers(name):
+        return "no action" not in box.execute_action(Action(name=name)).contents[0].data
+
+    desk, lamp = Desk(), Lamp()
+    box = Toolbox([desk, lamp])
+    assert answers("switch")
+    box.tools.remove(lamp)
+    assert not answers("switch")
+    box.tools = [lamp]
+    assert answers("switch")
+    assert not answers("give")
+    lamp.extra = extra
+    assert answers("extra")
+    del lamp.extra
+    assert not answers("extra")
+
+
 def test_the_list_of_actions_is_the_callers_own():
     desk = Desk()
     desk.action_set.clear()

@@ -5,6 +5,7 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError, UsageError
 from benchflow.record import SandboxPart
+from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.factory import choose_backend, needs_image, task_package
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, Missing
@@ -176,19 +177,62 @@ async def test_an_unknown_sandbox_is_wrong_usage(make_package):
         await Environment.from_task(make_package(), sandbox="nonsense")
 
 
-@pytest.mark.parametrize(
-    ("frontmatter", "files", "needs"),
-    [
-        ("", {}, False),
-        ("environment:\n  docker_image: x\n", {}, True),
-        ("", {"environment/Dockerfile": "FROM x"}, True),
-        ("", {"environment/readme.txt": "x"}, False),
-    ],
-)
-async def test_auto_takes_the_local_backend_unless_an_image_is_needed(make_package, frontmatter, files, needs):
+IMAGES = [
+    ("environment:\n  docker_image: x\n", {}),
+    ("", {"environment/Dockerfile": "FROM x"}),
+    ("", {"environment/docker-compose.yaml": "services: {main: {image: x}}"}),
+]
+DOCKERFILE, COMPOSE = IMAGES[1:]
+
+
+@pytest.fixture
+def working(monkeypatch):
+    """Which backends work on this machine, and what they support, whatever the machine is."""
+
+    def set_to(**capabilities):
+        async def status(backend):
+            return BackendStatus(backend.name, backend.name in capabilities, None, capabilities.get(backend.name, ()))
+
+        monkeypatch.setattr("benchflow.sandbox.factory.status_of", status)
+
+    return set_to
+
+
+async def chosen(package, **options):
+    return (await choose_backend(package, "auto", **options)).name
+
+
+@pytest.mark.parametrize(("frontmatter", "files"), [*IMAGES, ("", {}), ("", {"environment/readme.txt": "x"})])
+async def test_auto_stays_local_without_an_image_or_with_a_substitute(make_package, working, frontmatter, files):
+    working(docker=BUILT_IN, podman=BUILT_IN)
     package = task_package(make_package(frontmatter, files))
-    assert needs_image(package) is needs
-    assert (await choose_backend(package, "auto", base_image="host")).name == "local"
+    assert needs_image(package) is ((frontmatter, files) in IMAGES)
+    assert await chosen(package, base_image="host") == "local"
+    assert needs_image(package) or await chosen(package) == "local"
+
+
+@pytest.mark.parametrize(("frontmatter", "files"), IMAGES[:2])
+async def test_auto_takes_local_for_images_too_even_where_an_engine_runs(make_package, working, frontmatter, files):
+    working(local=BUILT_IN, docker=BUILT_IN, podman=BUILT_IN)
+    assert await chosen(task_package(make_package(frontmatter, files))) == "local"
+
+
+async def test_auto_takes_an_engine_where_local_does_not_work_or_lacks_something(make_package, working):
+    package = task_package(make_package("environment:\n  memory_mb: 512\n", DOCKERFILE[1]))
+    working(podman=BUILT_IN)
+    assert await chosen(package) == "podman"
+    working(local=BUILT_IN - {"limits.memory"}, docker=BUILT_IN)
+    assert await chosen(package) == "docker"
+    working(local=BUILT_IN - {"limits.memory"})
+    assert await chosen(package) == "local"
+
+
+async def test_auto_takes_a_running_engine_for_a_compose_file(make_package, working):
+    package = task_package(make_package(*COMPOSE))
+    working(local=BUILT_IN, podman=BUILT_IN)
+    assert await chosen(package) == "podman"
+    working(local=BUILT_IN)
+    assert await chosen(package) == "local"
 
 
 async def test_root_may_use_git_in_a_folder_that_was_given_to_the_agent(backend, make_package):

@@ -85,6 +85,19 @@ def test_an_episode_without_a_score_says_why_to_the_harness_only(mcp, harness):
     assert "reward-missing" not in submitted.model_dump_json()
 
 
+def test_arguments_that_no_action_of_a_cube_takes_are_refused_and_its_episode_continues(mcp, harness):
+    harness.reset("up-1")
+
+    async def play(client):
+        calls = [("read", {"more": 1}), ("add", {"amount": True}), ("add", {"amount": 0})]
+        return [await client.call_tool(name, arguments) for name, arguments in calls]
+
+    extra, unfit, fine = agent(mcp, play)
+    assert (extra.is_error, unfit.is_error, fine.is_error) == (True, True, False)
+    assert "there is no argument" in extra.content[0].text
+    assert fine.content[0].text == "0"
+
+
 def test_the_task_of_a_cube_ends_by_itself(mcp, harness):
     harness.reset("up-1")
     agent(mcp, lambda client: client.call_tool("increment", {}))

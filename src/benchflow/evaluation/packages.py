@@ -24,10 +24,11 @@ from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
 from benchflow.rewards import attribute
-from benchflow.sandbox.backends import ENGINES
+from benchflow.sandbox.backends import ENGINES, LOCAL
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import OnPull, PullSettings, pull_policy
+from benchflow.sandbox.task_policy import needed_capabilities
 from benchflow.task.discovery import FoundPackage, find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
@@ -210,8 +211,9 @@ class PackageRunner:
         """Everything that `choose_backend` considers in a package."""
         if self._request.sandbox != AUTO or not needs_image(package):
             return ()
-        refused = (bool(validate_task_runtime_support(package, sandbox=name)) for name in ENGINES)
-        return (compose_file(package) is not None, *refused)
+        names = (LOCAL.name, *ENGINES)
+        refused = (bool(validate_task_runtime_support(package, sandbox=name)) for name in names)
+        return (compose_file(package) is not None, tuple(needed_capabilities(package.view)), *refused)
 
     async def close(self) -> None:
         """End the backends."""

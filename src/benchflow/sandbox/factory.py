@@ -150,9 +150,10 @@ async def choose_backend(
     base_image: str | None = None,
     pull: PullSettings | None = None,
 ) -> SandboxBackend:
-    """The backend called `sandbox`; `auto` takes a running engine for a package with an image, else `local`.
+    """The backend called `sandbox`; `auto` takes `local`, or where it cannot run the package, an engine that can.
 
-    With a substitute for the base image (`base_image`) `auto` stays local. The backend pulls images as `pull` says.
+    A compose file is an engine's if one is running. With a substitute for the base image (`base_image`), and without an
+    image, `auto` stays local. The backend pulls images as `pull` says.
     """
     backend = await _backend(package, sandbox, base_image)
     if pull is not None:
@@ -168,7 +169,7 @@ def start_ahead(
     rollout, and needs none of them."""
     if not package.valid or sandbox not in (AUTO, LOCAL.name):
         return None
-    if sandbox == AUTO and needs_image(package) and base_image is None:
+    if sandbox == AUTO and compose_file(package) is not None and base_image is None:
         return None
     if validate_task_runtime_support(package, sandbox=LOCAL.name):
         return None
@@ -184,15 +185,23 @@ def start_ahead(
 async def _backend(package: TaskPackage, sandbox: str, base_image: str | None) -> SandboxBackend:
     if sandbox != AUTO:
         return load_backend(sandbox)
-    if needs_image(package) and base_image is None:
-        for name in ENGINES:
-            if validate_task_runtime_support(package, sandbox=name):
-                continue
-            backend = load_backend(name)
-            if (await status_of(backend)).usable:
-                return backend
-            await backend.close()
-    return load_backend("local")
+    for name in _order(package, base_image):
+        if validate_task_runtime_support(package, sandbox=name):
+            continue
+        backend = load_backend(name)
+        status = await status_of(backend)
+        if status.usable and needed_capabilities(package.view).keys() <= status.capabilities:
+            return backend
+        await backend.close()
+    return load_backend(LOCAL.name)  # which says why it cannot
+
+
+def _order(package: TaskPackage, base_image: str | None) -> tuple[str, ...]:
+    """Which backends `auto` considers. One is enough where no engine could do it: it is asked when it is used."""
+    if base_image is not None or not needs_image(package):
+        return ()
+    # Compose files are written for engines, and `local` honours part of them.
+    return (*ENGINES, LOCAL.name) if compose_file(package) is not None else (LOCAL.name, *ENGINES)
 
 
 async def prepare(

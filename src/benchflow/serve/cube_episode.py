@@ -13,7 +13,7 @@ import anyio
 from benchflow.evaluation.cube_driver import CLOSE_SEC, OwnThread, attribute_unscored, trouble_of
 from benchflow.rewards import Scored, Unscored, Verdict, attribute
 from benchflow.serve.discretion import Discretion
-from benchflow.serve.episode import SUBMIT, Block, CallResult, Episode, ToolSpec
+from benchflow.serve.episode import SUBMIT, Block, CallRefused, CallResult, Episode, ToolSpec
 from cube.core import Action, EnvironmentOutput, ImageContent, Observation
 from cube.task import STOP_ACTION, Task, UnscoredError, evaluate_task, take_step
 
@@ -79,6 +79,9 @@ class CubeEpisode(Episode):
         self, task: Task[Any], action: Action
     ) -> tuple[EnvironmentOutput, Scored | Unscored | None, tuple[ToolSpec, ...]]:
         """In the thread: the step, its verdict if one is due, and what is offered afterwards."""
+        problem = task.problem_of(action)
+        if problem is not None:  # what the schema says beyond types, or an action that is no longer offered
+            raise CallRefused("input_validation", problem)
         output = take_step(task, action, None)
         blame = trouble_of(output.error) if output.error is not None else None
         due = output.done or task.validate_per_step or self._over()
