@@ -25,6 +25,7 @@ USED_BY_OTHERS = {"models": {"mcp"}, "serve": {"websockets"}}
 PART_OF = {"markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
+    "browser": ["playwright.sync_api", "cube.tools.web_page"],
     "images": ["PIL.Image", "cube.core"],
     "gymnasium": ["benchflow.trainers.package_env"],
     "serve": [
