@@ -1,4 +1,5 @@
-"""Keeps what tests write away from the user's own folders, lets their processes be interrupted, and marks them."""
+"""Keeps what tests write away from the user's own folders, lets their processes be interrupted, marks and schedules
+them."""
 
 import atexit
 import gc
@@ -10,10 +11,16 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling
+from xdist.workermanage import WorkerController
 
 _cache = tempfile.mkdtemp(prefix="cube-cache-")
 os.environ["CUBE_CACHE_DIR"] = _cache
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+
+# Nothing that a test writes has to survive a loss of power, and each wait for the disk takes longer than most tests.
+os.fsync = os.fdatasync = lambda _: None
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores interrupts, and so would everything the tests start.
@@ -58,8 +65,27 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell unit tests from those that start sandboxes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tell unit tests from those that start sandboxes; in parallel, begin with groups, which take longest."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     for item in items:
         if _SANDBOXES & set(getattr(item, "fixturenames", ())):
             item.add_marker("sandbox")
+
+
+class _Scheduling(LoadGroupScheduling):
+    """`--dist loadgroup` that forgets what is done: it counts the pending tests of a worker after each test, and over
+    all groups that the worker was ever given that takes longer than many tests do."""
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        group = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][group].values()):
+            del self.assigned_work[node][group]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling | None:
+    """Schedule groups ourselves, and leave other ways to distribute tests as they are."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadgroup" else None

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 EVENTS = 40
+PAUSE = 0.02
+"""Seconds between events where each of them is a piece of its own, as models send them."""
 CHUNK = {"id": "chatcmpl-00000000", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "choices": []}
 LAST = {
     "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
@@ -39,10 +41,16 @@ SYSTEM = {"role": "system", "content": "You are an agent. " * 450}
 TOKEN_HEADERS = "authorization: Bearer {token}\r\ncontent-type: application/json\r\n"
 
 
-def ticks(pid: int) -> float:
+def used(pid: int) -> float:
     """CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+def stay_on(core: int) -> None:
+    """Proxies have one core, those who talk to them another one: otherwise chance decides who gets larger pieces."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[core % len(cores)]})
 
 
 def memory(pid: int) -> float:
@@ -50,7 +58,8 @@ def memory(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def upstream(ready: Connection) -> None:
+def upstream(ready: Connection, pause: Any) -> None:
+    stay_on(1)
     numbers = itertools.count(1)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,7 +76,7 @@ def upstream(ready: Connection) -> None:
                     piece = same.replace(SAME, number)
                     writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     await writer.drain()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(pause.value)
                 writer.write(b"0\r\n\r\n")
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -82,6 +91,7 @@ def upstream(ready: Connection) -> None:
 
 
 def bare(ready: Connection, port: int) -> None:
+    stay_on(0)
     import httpx
     import uvicorn
     from starlette.applications import Starlette
@@ -117,6 +127,7 @@ def bare(ready: Connection, port: int) -> None:
 
 
 def gateway(ready: Connection, port: int, folder: str) -> None:
+    stay_on(0)
     from benchflow.files.redaction import make_redactor
     from benchflow.models.gateway import Gateway, GrantRequest
     from benchflow.record import CallPlace, ModelCalls, RolloutFolder
@@ -145,8 +156,9 @@ class Client:
         self.sent = 0
         """Bytes of requests and answers."""
 
-    async def calls(self, count: int, number: int) -> list[float]:
+    async def calls(self, count: int, number: int, after: float) -> list[float]:
         """Seconds to the first byte of each of `count` calls on one connection."""
+        await asyncio.sleep(after)
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         waited = []
         for index in range(count):
@@ -171,8 +183,10 @@ class Client:
         writer.close()
         return waited
 
-    async def at_once(self, streams: int, count: int) -> list[float]:
-        found = await asyncio.gather(*(self.calls(count, number) for number in range(streams)))
+    async def at_once(self, streams: int, count: int, pause: float = 0.0) -> list[float]:
+        """The same for many streams, of which no two begin together if the upstream pauses between events."""
+        apart = pause * EVENTS / streams
+        found = await asyncio.gather(*(self.calls(count, number, number * apart) for number in range(streams)))
         return [seconds for one in found for seconds in one]
 
 
@@ -183,20 +197,20 @@ def start(context: Any, target: Callable[..., None], *arguments: Any) -> tuple[A
     return process, here.recv()
 
 
-async def compare(clients: dict[str, Client], pids: dict[str, int], streams: int, calls: int) -> None:
+async def compare(clients: dict[str, Client], pids: dict[str, int], streams: int, calls: int, pause: float) -> None:
     cpu: dict[str, list[float]] = {name: [] for name in clients}
     first: dict[str, list[float]] = {name: [] for name in clients}
     each = max(calls // (streams * 5), 1)
     for turn in range(6):
         for name, client in clients.items():
-            before = ticks(pids[name])
-            waited = await client.at_once(streams, each)
+            before = used(pids[name])
+            waited = await client.at_once(streams, each, pause)
             if turn:  # the first turn warms up
-                cpu[name].append((ticks(pids[name]) - before) / (streams * each))
+                cpu[name].append((used(pids[name]) - before) / (streams * each))
                 first[name] += waited
     per_call = {name: statistics.median(found) * 1000 for name, found in cpu.items()}
     byte = {name: statistics.median(found) * 1000 for name, found in first.items()}
-    print(f"{streams:3} at once, {5 * each * streams} calls")
+    print(f"{streams:3} at once, {5 * each * streams} calls, {pause * 1000:.0f} ms between events")
     for name in clients:
         print(f"  {name:8} CPU {per_call[name]:6.2f} ms per call   first byte {byte[name]:8.2f} ms (median)")
     ratios = [per_call["gateway"] / per_call["bare"], byte["gateway"] / byte["bare"]]
@@ -216,17 +230,20 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1280)
     parser.add_argument("--long", type=int, default=10_000)
     asked = parser.parse_args()
+    stay_on(1)
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        started = [start(context, upstream)]
+        pause = context.Value("d", 0.0)
+        started = [start(context, upstream, pause)]
         port = started[0][1]
         started += [start(context, bare, port), start(context, gateway, port, folder)]
         places = dict(zip(("bare", "gateway"), (found for _, found in started[1:]), strict=True))
         pids = dict(zip(places, (process.pid for process, _ in started[1:]), strict=True))
         clients = {name: Client(*place, "/openai/v1/chat/completions") for name, place in places.items()}
         try:
-            for streams in (1, 64):
-                asyncio.run(compare(clients, pids, streams, asked.calls))
+            for streams, pause.value in ((1, 0.0), (64, 0.0), (64, PAUSE)):
+                asyncio.run(compare(clients, pids, streams, asked.calls, pause.value))
+            pause.value = 0.0
             asyncio.run(long_run(clients["gateway"], pids["gateway"], asked.long))
             written = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
             print(f"streams that differ from what was sent: {sum(client.lost for client in clients.values())}")

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,8 +27,10 @@ from lib.ors_client import LeanClient
 from lib.side_by_side import Row, compile_ours, peers, print_table
 
 PEER = "openreward==0.1.167"
+TIME_LIMIT = 1800
+"""Seconds after which the script gives up, whatever it waits for."""
 PEER_SERVER = """
-import socket, sys
+import os, socket
 from openreward.environments import Environment, JSONObject, Server, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
 import uvicorn
@@ -51,6 +54,7 @@ class Null(Environment):
 listener = socket.create_server(("127.0.0.1", 0))
 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as on a port that uvicorn opens itself
 print(listener.getsockname()[1], flush=True)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # it logs every request, and stops when nobody reads what it prints
 config = uvicorn.Config(Server([Null]).app, log_level="error", access_log=False)
 uvicorn.Server(config).run([listener])
 """
@@ -123,7 +127,11 @@ def running(command: Sequence[str], **options: object) -> Iterator[tuple[subproc
         yield process, process.stdout.readline()
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def wait_for(port: int) -> None:
@@ -250,11 +258,17 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
     ]
 
 
+def _give_up(*_: object) -> None:
+    raise SystemExit(f"A server did not answer: given up after {TIME_LIMIT} s.")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="smaller numbers")
     parser.add_argument("--no-peer", action="store_true", help="measure only this project")
     options = parser.parse_args()
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(TIME_LIMIT)
     compile_ours()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(Path(folder), quick=options.quick, peer=not options.no_peer)

@@ -2,8 +2,7 @@
 
 What the evidence of a package still shows is not run again, so that a second call changes nothing; `--fresh` runs
 everything. At the end every package must pass the level `acceptance`. Judges are answered by the local model server of
-`benchflow.testing`, by rules that read the work as the rubric asks, so that the evidence is the same everywhere. The
-arena is left out: it has no oracle that plays alone.
+`benchflow.testing`, by rules that read the work as the rubric asks, so that the evidence is the same everywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 from benchflow.testing import ModelRequest, ModelServer
 
 PACKAGES = Path(__file__).parents[1] / "examples" / "packages"
-LEFT_OUT = frozenset({"haggle-arena"})
 
 
 def judge(request: ModelRequest) -> dict[str, object]:
@@ -47,7 +45,7 @@ def _quoted(text: str, name: str) -> str:
 def main() -> int:
     options = [word for word in sys.argv[1:] if word == "--fresh"]
     named = [word for word in sys.argv[1:] if word != "--fresh"]
-    names = named or sorted({path.parent.name for path in PACKAGES.glob("*/task.md")} - LEFT_OUT)
+    names = named or sorted(path.parent.name for path in PACKAGES.glob("*/task.md"))
     folders = [str(PACKAGES / name) for name in names]
     bench = str(Path(sys.executable).with_name("bench"))
     with ModelServer(judge) as server:

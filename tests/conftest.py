@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -65,16 +66,25 @@ def memory_backend() -> Iterator[InMemoryBackend]:
     assert made.started == [], "a test left a sandbox behind"
 
 
+_entry_points = importlib.metadata.entry_points
+
+
+@cache
+def _installed(_path: tuple[str, ...], **wanted: str) -> tuple[EntryPoint, ...]:
+    """Entry points of what is installed, searched once: that reads a file of each distribution."""
+    return tuple(_entry_points(**wanted))
+
+
 @pytest.fixture
 def sandbox_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `--sandbox` takes: `local` for tests that are marked `sandbox`, else `memory`, as if a plugin brought it."""
     if request.node.get_closest_marker("sandbox") is not None:
         return "local"
-    found = importlib.metadata.entry_points
     memory = EntryPoint(InMemoryBackend.name, "benchflow.testing:InMemoryBackend", SANDBOXES.group)
 
     def with_memory(**wanted: str) -> list[EntryPoint]:
-        return [*found(**wanted), *([memory] if wanted.get("group") == SANDBOXES.group else [])]
+        found = _installed(tuple(sys.path), **wanted)
+        return [*found, *([memory] if wanted.get("group") == SANDBOXES.group else [])]
 
     monkeypatch.setattr(importlib.metadata, "entry_points", with_memory)
     return InMemoryBackend.name

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -125,3 +126,21 @@ def serving(tmp, *arguments, wire="ors", no_token=True, **more_env):
 
 def solve(server, sid):
     return server.call(sid, "bash", command="echo done > /app/answer.txt")
+
+
+def until(condition, seconds=60):
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def processes(mark):
+    """Processes whose command line has the mark."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal() and mark in (entry / "cmdline").read_bytes().decode(errors="replace").split("\0"):
+                found.append(int(entry.name))
+    return found

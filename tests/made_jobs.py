@@ -14,6 +14,8 @@ from benchflow.evaluation.store import JobStore
 from benchflow.files.redaction import Redactor
 from benchflow.record import (
     AgentPart,
+    ArenaPart,
+    ArenaRole,
     BranchOption,
     BranchRecord,
     CallPlace,
@@ -22,11 +24,15 @@ from benchflow.record import (
     Isolation,
     JobRecord,
     JobRequest,
+    MessageFile,
+    MessagePart,
     ModelCalls,
     NoOutcome,
     NotCarriedOver,
     Notes,
+    Player,
     Result,
+    RewardLine,
     RolloutFolder,
     SandboxPart,
     Score,
@@ -35,6 +41,7 @@ from benchflow.record import (
     VerifierPart,
     WorkKey,
 )
+from benchflow.record.codec import plain
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 """Text that does something wherever it is taken for HTML."""
@@ -218,5 +225,101 @@ def rich_job(jobs: Path, name: str, *, directory: str = "", package: str = "") -
         {"round": 2, "scene": "build", "role": "coder", "prompt": "Go on", "rewards": {"reward": 0.5}},
     ]
     (folder / "user_rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
+    store.close()
+    return store.folder
+
+
+def made_game(players: Mapping[str, tuple[str, float | None]], *, attempt: int = 1, **changes: Any) -> Result:
+    """The result of a game from who played which role and what they got; without rewards it is unscored."""
+    roles = {
+        role: ArenaRole(agent, None, None, reward, "played", messages=4) for role, (agent, reward) in players.items()
+    }
+    rewards = {role: reward for role, (_, reward) in players.items() if reward is not None}
+    best = max(rewards, key=lambda role: rewards[role], default=None)
+    winner = best if best is not None and list(rewards.values()).count(rewards[best]) == 1 else None
+    first, (agent, reward) = next(iter(players.items()))
+    part = ArenaPart(
+        roles,
+        scored_role=first,
+        assessor="built-in",
+        winner=winner,
+        seed=611_375_616,
+        rotation={role: agent for role, (agent, _) in players.items()},
+        messages=9,
+        events=2,
+        tool_calls=1,
+    )
+    outcome = BROKEN if reward is None else Score(reward, {"reward": reward, **rewards})
+    made = made_result(changes.pop("task", "haggle"), attempt, outcome, arena=part, **changes)
+    key = WorkKey(f"{made.task.name}-{attempt}-{'-'.join(agent for agent, _ in players.values())}")
+    return replace(made, agent=AgentPart(agent, None, 0, timed_out=False), key=key, usage={})
+
+
+def add_exchange(folder: Path, rounds: int = 4, text: str = HOSTILE) -> None:
+    """What was said in a game of two roles: offers and answers, a tool call, rewards, an error, and a large part."""
+    places = RolloutFolder(folder)
+    log = MessageFile(places, Redactor({}))
+    second = 0
+
+    def at() -> str:
+        nonlocal second
+        second += 1
+        return f"2026-11-16T09:{12 + second // 60:02}:{second % 60:02}.120Z"
+
+    def say(sender: str, receiver: str, *parts: MessagePart, **known: Any) -> int:
+        fields = {"kind": "message", "context": "game", "message_id": None, "latency_ms": None, **known}
+        return log.append(time=at(), sender=sender, receiver=receiver, parts=parts, **fields).seq
+
+    def spoken(words: str) -> MessagePart:
+        return MessagePart("text", len(words), text=words)
+
+    rewards = []
+    for number in range(1, rounds + 1):
+        for role in ("buyer", "seller"):
+            asked = say("umpire", role, spoken(f"Round {number}: what do you offer, *{role}*? {text}"))
+            if number == 1:
+                say(role, "umpire", spoken("thinking"), kind="status", state="working", reply_to=asked, task="t1")
+                data = {"item": f"bicycle {text}"}
+                log.append_call(
+                    time=at(),
+                    role=role,
+                    tool=f"look{text}",
+                    arguments=data,
+                    ok=role == "buyer",
+                    output=text,
+                    seconds=0.2,
+                )
+            offer = MessagePart("data", 30, data={"price": 100 - number, "note": text})
+            say(role, "umpire", spoken(f"I say {100 - number}. {text}"), offer, latency_ms=812.5, reply_to=asked)
+            value = round(number / (2 * rounds), 3)
+            meta = {"reason": f"an offer in round {number} {text}"}
+            rewards.append(RewardLine(at(), "process", "assessor", value, role, "output", "step", meta))
+    big = "a long letter " * 500
+    say("umpire", "seller", MessagePart("text", len(big), text=big))
+    say("seller", "umpire", spoken(f"no answer {text}"), kind="error", code=f"flood{text}"[:40])
+    rewards.append(RewardLine(at(), "terminal", "verifier", 0.6, "reward", "output", "terminal", {}))
+    log.close()
+    places.rewards.write_text("".join(json.dumps(plain(line)) + "\n" for line in rewards))
+
+
+def arena_job(jobs: Path, name: str) -> Path:
+    """A finished job of games between three players that take turns, with hostile names; one game is unscored."""
+    trick = f"script:{HOSTILE}"
+    order = [("oracle", trick), (trick, "oracle"), ("oracle", "nop"), ("nop", "oracle"), (trick, "nop"), ("nop", trick)]
+    strength = {"oracle": 0.9, trick: 0.7, "nop": 0.0}
+    players = tuple(map(Player, strength))
+    store = open_job(jobs, name, 13, rotation=players)
+    number = 0
+    for attempt in (1, 2):
+        for buyer, seller in order:
+            number += 1
+            swing = 0.3 if attempt == 2 and "nop" not in (buyer, seller) else 0.0
+            mine, theirs = strength[buyer] - swing, strength[seller]
+            result = made_game({"buyer": (buyer, mine), "seller": (seller, theirs)}, attempt=attempt)
+            folder = add_rollout(store, f"haggle__{attempt}__{number}", result, said=conversation())
+            if number == 1:
+                add_exchange(folder)
+    broken = made_game({"buyer": ("oracle", None), "seller": ("nop", None)}, attempt=3)
+    add_rollout(store, "haggle__3__13", replace(broken, verifier=None))
     store.close()
     return store.folder

@@ -22,9 +22,10 @@ TOOLS = {"dev", "docs", "mutate"}
 """Extras for working on this project; programs of theirs are run and not imported."""
 USED_BY_OTHERS = {"models": {"mcp"}, "serve": {"websockets"}}
 """What is imported by another requirement of the same extra and not declared by it."""
-PART_OF = {"markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
+PART_OF = {"httpcore": {"httpx"}, "markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
+    "arena": ["benchflow.arena.a2a_client", "benchflow.arena.a2a_serving", "mcp.server"],
     "browser": ["playwright.sync_api", "cube.tools.web_page"],
     "images": ["PIL.Image", "cube.core"],
     "gymnasium": ["benchflow.trainers.package_env"],

@@ -26,16 +26,27 @@ class LeanClient:
             f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n{session}"
             f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         )
-        self._socket.sendall(head.encode() + data)
-        answer = bytearray()
-        while not _complete(answer):
-            chunk = self._socket.recv(65536)
-            if not chunk:
-                raise SystemExit(f"{method} {path}: the server closed the connection after {bytes(answer)!r}")
-            answer += chunk
+        answer = self._answered(head.encode() + data)
+        if not answer:  # a server may close a connection that nobody used for a while
+            self._socket.close()
+            self._socket = self._connected()
+            answer = self._answered(head.encode() + data)
+        if not _complete(answer):
+            raise SystemExit(f"{method} {path}: the server closed the connection after {bytes(answer)!r}")
         if not answer.startswith(b"HTTP/1.1 200"):
             raise SystemExit(f"{method} {path}: {bytes(answer)!r}")
         return bytes(answer.partition(b"\r\n\r\n")[2])
+
+    def _answered(self, request: bytes) -> bytearray:
+        """What came until the answer was whole or the connection was closed."""
+        answer = bytearray()
+        try:
+            self._socket.sendall(request)
+            while not _complete(answer) and (chunk := self._socket.recv(65536)):
+                answer += chunk
+        except ConnectionError:
+            pass
+        return answer
 
     def episode(self, environment: str, *calls: tuple[str, dict[str, object]]) -> None:
         """Create, prompt, calls of which the last gives the reward 1, delete."""

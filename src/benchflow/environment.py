@@ -51,6 +51,7 @@ class Environment:
         self.network = preparation.spec.network
         """The current network policy."""
         self._owns_backend: Final = owns_backend
+        self._snapshot: Final = snapshot
 
     @classmethod
     async def from_task(
@@ -153,6 +154,10 @@ class Environment:
         copy = Environment(self.backend, self.preparation, sandbox=await self.sandbox.fork())
         copy.network = self.network
         return copy
+
+    def another(self) -> Environment:
+        """The same environment once more, from its beginning and not started; the backend is shared."""
+        return Environment(self.backend, self.preparation, snapshot=self._snapshot)
 
     def record(self) -> SandboxPart:
         """The `sandbox` part of a result: backend, base, whether that is the declared one, and what is missing."""

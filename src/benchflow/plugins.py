@@ -112,6 +112,7 @@ AGENTS: Final = PluginGroup(
         "script": "benchflow.agents.script_agent:KIND",
         "acp": "benchflow.agents.acp.acp_agent:KIND",
         "model": "benchflow.agents.model.model_agent:KIND",
+        "a2a": "benchflow.arena.peers.participant_program:KIND",
         "claude": "benchflow.agents.acp.known_agents:CLAUDE",
         "codex": "benchflow.agents.acp.known_agents:CODEX",
         "gemini": "benchflow.agents.acp.known_agents:GEMINI",

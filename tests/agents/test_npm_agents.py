@@ -57,7 +57,7 @@ class Case:
     shell: str
     argument: str = "command"
     replayed: bool = False
-    """Whether its rollout is replayed strictly as well; all but Codex can be, which numbers outputs at random."""
+    """Whether its rollout is replayed strictly as well."""
 
     def machine(self, server):
         """The variables of a machine with a key and a server for this provider alone."""
@@ -71,7 +71,7 @@ class Case:
 CASES = [
     Case("opencode", "test-model", "OPENAI", "chat", "bash"),
     Case("pi", "test-model", "OPENAI", "chat", "bash"),
-    Case("codex", "test-model", "OPENAI", "responses", "exec_command", "cmd"),
+    Case("codex", "test-model", "OPENAI", "responses", "exec_command", "cmd", replayed=True),
     Case("claude", "claude-sonnet-4-5", "ANTHROPIC", "messages", "Bash"),
     Case("gemini", "gemini-2.5-flash", "GEMINI", "gemini", "run_shell_command", replayed=True),
 ]

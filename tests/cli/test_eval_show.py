@@ -11,7 +11,7 @@ import pytest
 from benchflow.files.redaction import NO_SECRETS
 from benchflow.record import AgentPart, ErrorRecord, RolloutFolder, SandboxPart, Trajectory
 from loaded_commands import BENCH, bench
-from made_jobs import add_calls
+from made_jobs import add_calls, arena_job
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\u202e\x9bb"
 
@@ -186,3 +186,31 @@ def test_a_running_job_is_watched_from_another_process_until_it_ends(tmp_path):
         process.communicate(timeout=120)
     assert (watched.returncode, "acme/slow, attempt 1: 1" in watched.stdout) == (0, True)
     assert "The job is not running." in watched.stderr
+
+
+def test_a_game_shows_who_said_what_to_whom_and_when_rewards_were_given(tmp_path):
+    arena_job(tmp_path / "jobs", "games")
+    shown = bench("eval", "show", "games", "--rollout", "haggle__1__1", cwd=tmp_path).stdout
+    exchange = shown.partition("exchange")[2].partition("steps")[0]
+    assert "1  09:12:01  umpire → buyer" in exchange
+    assert exchange.index("I say 99.") < exchange.index("reward 0.125  buyer, by the assessor")
+    assert "final reward 0.6" in exchange
+    assert "[7 kB; --full shows it]" in exchange
+    assert "a long letter" in bench("eval", "show", "games", "--rollout", "haggle__1__1", "--full", cwd=tmp_path).stdout
+    document = json.loads(bench("eval", "show", "games", "--rollout", "haggle__1__1", "--json", cwd=tmp_path).stdout)
+    [rollout] = document["rollouts"]
+    assert [set(entry) for entry in rollout["exchange"]].count({"message"}) == 20
+
+
+def test_a_job_of_games_shows_ratings_and_cross_play(tmp_path):
+    arena_job(tmp_path / "jobs", "games")
+    shown = bench("eval", "show", "games", cwd=tmp_path).stdout
+    assert shown.startswith("games: agents oracle, script:")
+    assert "12 games, 1 without a score" in shown
+    rows = {line.split()[0]: line for line in shown.splitlines() if line.startswith(("oracle ", "nop "))}
+    assert re.search(r"^oracle +\+95 \[-101, \+292\] +8 +0\.875", shown, re.MULTILINE), rows
+    assert re.search(r"^nop +below -109 +8 +0\.000", shown, re.MULTILINE), rows
+    assert "mean reward as seller against" in shown
+    arena = json.loads(bench("eval", "show", "games", "--json", cwd=tmp_path).stdout)["arena"]
+    assert [pairing["won"] + pairing["tied"] + pairing["lost"] for pairing in arena["pairings"]] == [4, 4, 4]
+    assert bench("eval", "compare", "games", "games", cwd=tmp_path).returncode == 0

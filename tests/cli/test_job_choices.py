@@ -8,7 +8,7 @@ import pytest
 from benchflow.cli.eval.run import combinations, job_names
 from benchflow.errors import UsageError
 from benchflow.evaluation.compare import compare, compare_all
-from benchflow.evaluation.report import comparison_lines, together_lines
+from benchflow.evaluation.reports.job_report import comparison_lines, together_lines
 from benchflow.evaluation.statistics import sign_test
 from benchflow.evaluation.task_choice import chosen_tasks
 from benchflow.evaluation.work import TaskRef

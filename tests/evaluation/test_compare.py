@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchflow.evaluation.compare import compare
-from benchflow.evaluation.report import comparison_lines, summary_lines
+from benchflow.evaluation.reports.job_report import comparison_lines, summary_lines
 from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.record import ErrorRecord, Isolation, Job, NotCarriedOver, Notes, RescoreNote, VerifierPart
 

@@ -9,6 +9,7 @@ from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.work import TaskRef, plan_items
 from benchflow.record import JobRecord, JobRequest, TaskId
 from benchflow.record.codec import plain
+from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.protocol import BackendStatus
 from benchflow.task.package import load_package
 
@@ -27,7 +28,7 @@ class FakeBackend:
         self.closed = 0
 
     async def status(self):
-        return BackendStatus(self.name, True, None, frozenset())
+        return BackendStatus(self.name, True, None, BUILT_IN)
 
     async def close(self):
         self.closed += 1
@@ -52,7 +53,7 @@ def packages(tmp_path, monkeypatch):
     ("base_image", "expected"),
     [
         ("host", {"plain": "local", "image": "local", "compose": "local"}),
-        (None, {"plain": "local", "image": "docker", "compose": "docker"}),
+        (None, {"plain": "local", "image": "local", "compose": "docker"}),
     ],
 )
 def test_the_backend_of_a_package_does_not_depend_on_the_others(packages, order, base_image, expected):

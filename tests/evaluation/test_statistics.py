@@ -24,8 +24,8 @@ from benchflow.record import Bounds, Estimate, TaskId
 from benchflow.record.codec import plain
 
 
-def scored(task, reward, **metrics):
-    return Sample(TaskId(task, None), reward, metrics)
+def scored(task, reward, who="", **metrics):
+    return Sample(TaskId(task, None), reward, metrics, who=who)
 
 
 def lost(task, category="infrastructure"):
@@ -176,7 +176,7 @@ def test_results_without_a_score_are_counted_and_bound_the_mean():
 
 
 def test_pass_at_k_and_pass_hat_k():
-    counts = [(4, 1), (4, 4), (2, 0)]
+    counts = [((4, 1),), ((4, 4),), ((2, 0),)]
     assert pass_at_k(counts, 1).value == pytest.approx((0.25 + 1 + 0) / 3)
     assert pass_at_k(counts, 2).value == pytest.approx((0.5 + 1 + 0) / 3)
     assert pass_hat_k(counts, 2).value == pytest.approx((0 + 1 + 0) / 3)
@@ -184,13 +184,21 @@ def test_pass_at_k_and_pass_hat_k():
     assert pass_at_k(counts, 5).value is None
 
 
+def test_attempts_by_others_are_no_repetitions_and_count_within_their_task():
+    """Two that never pass, one that always does: a chance of a third, however many attempts each has."""
+    by = [scored("a", reward, who=who) for who, reward in (("x", 0.0), ("y", 0.0), ("z", 1.0)) for _ in range(2)]
+    summary = summarise(by)
+    assert (summary.tasks, list(summary.pass_at_k)) == (1, ["1", "2"])
+    assert summary.pass_at_k["2"] == Estimate(pytest.approx(1 / 3), None, None, 1, 6)
+
+
 def test_chances_have_intervals_that_are_chances():
-    counts = [(4, 1), (4, 4), (4, 0)]
+    counts = [((4, 1),), ((4, 4),), ((4, 0),)]
     at = pass_at_k(counts, 2)
     assert (at.low, at.high, at.tasks, at.results) == (0.0, 1.0, 3, 12)
-    near = pass_hat_k([(10, 5), (10, 6)] * 10, 1)
+    near = pass_hat_k([((10, 5),), ((10, 6),)] * 10, 1)
     assert 0.5 < near.low < near.value < near.high < 0.6
-    assert pass_at_k([(4, 1)], 1) == Estimate(0.25, None, None, 1, 4)
+    assert pass_at_k([((4, 1),)], 1) == Estimate(0.25, None, None, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,7 @@ def test_values_lie_between_their_bounds(outcomes):
 
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(1, 8))
 def test_chances_are_chances_and_ordered(passes, attempts, k):
-    counts = [(max(attempts, passes), passes)]
+    counts = [((max(attempts, passes), passes),)]
     at, hat = pass_at_k(counts, k), pass_hat_k(counts, k)
     if at.value is not None:
         assert 0 <= hat.value <= at.value <= 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.errors import PackageError
+from benchflow.errors import PackageError, UnsupportedError
 from benchflow.gym import PackageBenchmarkConfig, PackageTaskConfig, UnscoredError
 from cube.benchmark import BenchmarkConfig
 from cube.composite import CompositeBenchmarkConfig
@@ -127,6 +127,13 @@ def test_a_verification_without_a_score_is_no_number(tmp_path):
         task.close()
 
 
+def test_a_team_that_works_apart_is_refused():
+    task = config("sort-tickets").make()
+    with pytest.raises(UnsupportedError, match="one actor takes every turn"):
+        task.reset()
+    task.close()
+
+
 def test_a_task_that_was_not_reset_says_so():
     task = config().make()
     for act in (lambda: task.step(bash("true")), task.evaluate, task.fork):
@@ -136,7 +143,7 @@ def test_a_task_that_was_not_reset_says_so():
 
 def test_folders_of_packages_are_benchmarks_with_subsets_composites_and_json():
     benchmark = PackageBenchmarkConfig(paths=[str(EXAMPLES)], benchmark_name="examples")
-    assert benchmark.num_tasks == 13
+    assert benchmark.num_tasks == len(list(EXAMPLES.glob("*/task.md")))
     assert list(benchmark.subset_from_glob("id", "examples/*-team").tasks()) == ["examples/release-notes-team"]
     assert BenchmarkConfig.model_validate_json(benchmark.model_dump_json()).tasks() == benchmark.tasks()
     suite = CompositeBenchmarkConfig(sub_bench_configs=[benchmark])

@@ -1,16 +1,19 @@
 """A rollout's folder as an ATIF trajectory, by the rules that its validators enforce."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import UsageError
-from benchflow.record import AgentPart
+from benchflow.files.redaction import NO_SECRETS
+from benchflow.record import AgentPart, ArenaPart, ArenaRole, Trajectory
 from benchflow.record.trajectory import reward_lines
 from benchflow.rewards import Scored
 from benchflow.rollout.atif import export_atif, to_atif
+from made_jobs import arena_job
 
 AGENT_ONLY = {"model_name", "reasoning_content", "tool_calls", "metrics"}
 
@@ -39,7 +42,7 @@ def result(make_result):
     return make_result("acme/a", agent=agent, usage={"input_tokens": 7, "cost_usd": 0.5}, key="k")
 
 
-def event(kind, **fields):
+def event(kind, /, **fields):
     return {"seq": 1, "time": "2026-01-01T00:00:00.000Z", "type": kind, **fields}
 
 
@@ -98,3 +101,67 @@ def test_a_result_that_is_not_sound_json_is_refused_by_its_path(tmp_path, conten
     with pytest.raises(UsageError) as caught:
         export_atif(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}/result.json ")
+
+
+def test_roles_that_work_at_the_same_time_are_kept_apart(result):
+    """Both call their first tool by the same id, and the results come back crosswise."""
+    events = [
+        event("user_message", text="A.", role="a"),
+        event("user_message", text="B.", role="b"),
+        event("tool_call", tool="bash", tool_call_id="1", arguments={"command": "a"}, role="a"),
+        event("tool_call", tool="bash", tool_call_id="1", arguments={"command": "b"}, role="b"),
+        event("tool_result", tool_call_id="1", output="for b", role="b"),
+        event("tool_result", tool_call_id="1", output="for a", role="a"),
+    ]
+    steps = valid(to_atif(result, events))["steps"]
+    assert [(step["source"], step["extra"]["role"]) for step in steps] == [
+        ("user", "a"),
+        ("user", "b"),
+        ("agent", "a"),
+        ("agent", "b"),
+    ]
+    for step in steps[2:]:
+        role = step["extra"]["role"]
+        assert step["tool_calls"][0]["arguments"] == {"command": role}
+        assert step["observation"]["results"] == [{"source_call_id": "1", "content": f"for {role}"}]
+
+
+def test_a_game_keeps_the_steps_of_its_roles_apart_and_its_messages_whole(tmp_path):
+    job = arena_job(tmp_path, "games")
+    folder = job / "rollouts/haggle__1__1"
+    (folder / "trajectory.jsonl").unlink()
+    with Trajectory(folder / "trajectory.jsonl", NO_SECRETS) as events:
+        for role in ("buyer", "seller"):
+            events("a2a_message", role="umpire", to=role, text="What do you offer?", kind="message", message=1)
+            events("user_message", role=role, text=f"You are the {role}. What do you offer?")
+        events("agent_thought", role="seller", text="High.")
+        events("agent_thought", role="buyer", text="Low.")
+        events("agent_message", role="seller", text="I say 100.")
+        events("a2a_message", role="seller", to="umpire", text="I say 100.", kind="message", message=3)
+        events("a2a_message", role="buyer", to="umpire", text="I say 80.", kind="message", message=4)
+        events("a2a_message", role="umpire", to="buyer", text="working", kind="status", message=5)
+    document = valid(export_atif(folder))
+    steps = [(step["source"], step["message"], step.get("extra", {}).get("role")) for step in document["steps"]]
+    assert [step for step in steps if step[0] != "system"] == [
+        ("user", "You are the buyer. What do you offer?", "buyer"),
+        ("user", "You are the seller. What do you offer?", "seller"),
+        ("agent", "I say 100.", "seller"),
+        ("agent", "I say 80.", "buyer"),
+    ]
+    thoughts = {step["message"]: step["reasoning_content"] for step in document["steps"] if "reasoning_content" in step}
+    assert (thoughts["I say 100."], thoughts["I say 80."]) == ("High.", "Low.")
+    extra = document["extra"]
+    assert (extra["arena"]["winner"], len(extra["a2a_messages"]), len(extra["a2a_tool_calls"])) == ("buyer", 20, 2)
+    [large] = [part["part"] for message in extra["a2a_messages"] for part in message["parts"] if "part" in part]
+    assert extra["a2a_message_parts"][large].startswith("a long letter")
+
+
+def test_of_an_agent_elsewhere_the_messages_to_it_are_its_prompts(result):
+    role = ArenaRole("url", None, "http://127.0.0.1:1", 1.0, "played")
+    arena = ArenaPart({"a": role}, "a", "built-in", None, None, {"a": "url"}, 2, 0)
+    events = [
+        event("a2a_message", role="umpire", to="a", text="Go.", kind="message"),
+        event("a2a_message", role="a", to="umpire", text="Done.", kind="artifact"),
+    ]
+    document = valid(to_atif(replace(result, arena=arena), events))
+    assert [(step["source"], step["message"]) for step in document["steps"]] == [("user", "Go."), ("agent", "Done.")]

@@ -16,6 +16,8 @@ from benchflow.rollout.drivers import turns
 from benchflow.testing import Answer, Fault, ModelServer, ToolCall
 
 pytestmark = pytest.mark.anyio
+loads_the_client = pytest.mark.xdist_group("models")
+"""Where it is loaded already: that takes seconds."""
 
 KEY = "sk-canary-0123456789abcdef"
 ASK = """\
@@ -134,6 +136,7 @@ async def test_rollouts_that_are_not_begun_when_the_job_reaches_its_limit_say_so
     assert (second.status, second.error.category, second.error.code) == ("unscored", "cancelled", "job-limit")
 
 
+@loads_the_client
 async def test_a_model_agent_is_recorded_limited_and_replayed(run, make_package, machine, server, tmp_path):
     limits = {"machine": machine, "call_limits": CallLimits(max_calls=2), "make_agent": None}
     result = await run(make_package(), agent="model:openai/gpt-4o", **limits)
@@ -149,6 +152,7 @@ async def test_a_model_agent_is_recorded_limited_and_replayed(run, make_package,
     assert len(server.requests) == 1
 
 
+@loads_the_client
 async def test_a_model_agent_ends_its_turn_at_a_limit(run, make_package, machine, server, tmp_path):
     from benchflow.testing import Answer, ToolCall
 
@@ -165,14 +169,23 @@ async def test_a_box_without_network_asks_a_model_and_holds_no_key(run, make_pac
     script = tmp_path / "agent.sh"
     script.write_text(
         f"cat > ask.py <<'EOF'\n{ASK}\nprint(ask('hi'))\nEOF\npython3 ask.py > answer.txt\n"
-        "env; cat /proc/*/environ 2>/dev/null\n"
+        "env; (env; cat /proc/*/environ 2>/dev/null) | tr a-z b-za\n"  # a record hides a key only as it is
         "grep -rl sk-canary /app /home /root /tmp /etc /opt /var 2>/dev/null; true\n"
     )
-    package = make_package("environment:\n  network_mode: no-network\n")
-    result = await run(package, f"script:{script}", machine=machine)
+    named = "{OPENAI_API_KEY: '${OPENAI_API_KEY}', APP_KEY: '${OPENAI_API_KEY}', CLAUDE: '${ANTHROPIC_AUTH_TOKEN}'}"
+    package = make_package(
+        f"environment:\n  network_mode: no-network\n  env: {named}\n"
+        "benchflow:\n  secrets:\n    - {name: app, env: APP_SECRET, scope: environment}\n",
+    )
+    keys = {"ANTHROPIC_API_KEY": f"{KEY}-2", "ANTHROPIC_AUTH_TOKEN": f"{KEY}-3", "APP_SECRET": KEY}
+    result = await run(package, f"script:{script}", machine={**machine, **keys})
     assert (result.status, result.reward) == ("scored", 1)
     assert result.usage["model_calls"] == 1
     said = (tmp_path / "out" / "agent" / "script.txt").read_text()
+    shifted = str.maketrans("abcdefghijklmnopqrstuvwxyz", "bcdefghijklmnopqrstuvwxyza")
+    for given in ("APP_SECRET=bench-", "APP_KEY=bench-", "CLAUDE=bench-"):
+        assert given.translate(shifted) in said
+    assert KEY.translate(shifted) not in said
     assert "OPENAI_BASE_URL=http://127.0.0.1:" in said
     found = [path for path in (tmp_path / "out").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert found == []

@@ -107,7 +107,7 @@ async def test_oracle_and_nop_win_over_a_declared_user(run, make_package, tmp_pa
 async def test_a_model_plays_a_persona(run, make_package, new_script, monkeypatch):
     asked = []
 
-    def caller(machine, access=None):
+    def caller(machine, access=None, tools=None):
         async def answer(model, prompt):
             asked.append((model, prompt))
             return "Write done, please." if len(asked) == 1 else "DONE"
@@ -127,7 +127,7 @@ async def test_a_model_plays_a_persona(run, make_package, new_script, monkeypatc
 
 
 async def test_a_model_user_that_cannot_be_reached_leaves_the_task_unscored(run, make_package, monkeypatch):
-    def caller(machine, access=None):
+    def caller(machine, access=None, tools=None):
         async def answer(model, prompt):
             raise InfrastructureFailure("nobody there", code="user-failed")
 

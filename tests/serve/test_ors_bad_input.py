@@ -6,25 +6,16 @@ import json
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from episode_server import answered, serving, solve, sse, write_package
+from episode_server import answered, processes, serving, solve, sse, until, write_package
 
 pytestmark = pytest.mark.slow
 
 SID = {"X-Session-ID": "s"}
-
-
-def until(condition, seconds=60):
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -154,16 +145,6 @@ def test_a_server_that_is_full_says_so_and_has_room_again(tmp_path):
         assert full.headers["X-Backend-State"] == "starting"
         server.post("/delete", first)
         assert server.post("/create", "third", asked).status_code == 200
-
-
-def processes(mark):
-    """Processes whose command line has the mark."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdecimal() and mark in (entry / "cmdline").read_bytes().decode(errors="replace").split("\0"):
-                found.append(int(entry.name))
-    return found
 
 
 def sleeping(server, sid, mark):

@@ -12,6 +12,8 @@ import pytest
 from peers import PeerUnavailable, peer_environment
 
 from benchflow.cli import main
+from benchflow.errors import EnvironmentFailure
+from benchflow.ors.ors_client import read_prompt
 from benchflow.testing import Answer, ModelServer, ToolCall
 from episode_server import serving
 
@@ -20,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.sandbox, pytest.mark.xdist_group("mo
 SDK_SERVER = """
 import socket
 import uvicorn
-from openreward.environments import Environment, Server, TextBlock, ToolOutput, tool
+from openreward.environments import Environment, ImageBlock, Server, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
 
 class Guess(BaseModel):
@@ -34,7 +36,8 @@ class HiLo(Environment):
     def list_tasks(cls, split):
         return [{"id": f"{split}-{i}", "target": i} for i in range(3)]
     def get_prompt(self):
-        return [TextBlock(text="Guess the number.\\n## prompt\\nIt is small.")]
+        shown = [ImageBlock(data="iVBORw0KGgo=", mimeType="image/png")] if self.task_spec["target"] == 2 else []
+        return [TextBlock(text="Guess the number.\\n## prompt\\nIt is small."), *shown]
     @tool
     async def guess(self, params: Guess) -> ToolOutput:
         if params.n > 99:
@@ -188,6 +191,30 @@ def test_an_environment_that_fails_leaves_the_rollout_without_a_score(imported, 
     (changed / "task.md").write_text(re.sub(r"url: .*", "url: http://127.0.0.1:1", text))
     result, _ = run(changed, tmp_path / "third", "model:openai/m", guesses(2))
     assert (result["error"]["category"], result["error"]["code"]) == ("environment", "ors-connection")
+
+
+def test_images_of_a_prompt_are_files_in_the_sandbox(imported, tmp_path):
+    package = imported[0] / "hilo-train-2"
+    assert main(["tasks", "check", str(package)]) == 0
+    assert "[Image: /prompt-images/image-1.png]" in (package / "task.md").read_text()
+    (tmp_path / "agent.sh").write_text("wc -c /prompt-images/*\n")
+    run(package, tmp_path / "out", f"script:{tmp_path / 'agent.sh'}")
+    assert "8 /prompt-images/image-1.png" in next(tmp_path.rglob("script.txt")).read_text()
+
+
+@pytest.mark.parametrize(
+    ("block", "code"),
+    [
+        ({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/../../x"}, "ors-prompt"),
+        ({"type": "image", "data": "<svg>", "mimeType": "image/png"}, "ors-protocol"),
+        ({"type": "reasoning", "text": "x"}, "ors-prompt"),
+        ("text", "ors-protocol"),
+    ],
+)
+def test_what_a_package_cannot_hold_is_not_imported(block, code):
+    with pytest.raises(EnvironmentFailure) as caught:
+        read_prompt([{"type": "text", "text": "x"}, block])
+    assert caught.value.code == code
 
 
 def test_a_package_that_is_served_and_imported_gives_the_same_reward(tmp_path):

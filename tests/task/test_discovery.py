@@ -125,6 +125,12 @@ def test_a_folder_that_cannot_be_searched_is_a_finding(tmp_path, monkeypatch):
     assert bad.problem.code == "unreadable-folder"
 
 
+def test_a_package_whose_path_is_not_text_is_a_finding(tmp_path):
+    package(tmp_path / "a")
+    package(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xef")))
+    assert [found.problem and found.problem.code for found in find_packages([tmp_path])] == [None, "path-not-utf-8"]
+
+
 def test_very_deep_folders_end_in_a_finding_rather_than_a_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(40):

@@ -16,7 +16,7 @@ from benchflow.task.config.parsed_record import Field, InvalidValueError, IssueL
 from benchflow.task.document import environment_manifest as manifest
 from benchflow.task.document.authoring import PRESETS
 from benchflow.task.verifier import declared_strategies as strategies
-from benchflow.task.verifier import verifier_document
+from benchflow.task.verifier import game_records, verifier_document
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS: dict[str, type[Record]] = {
@@ -24,6 +24,9 @@ MODELS: dict[str, type[Record]] = {
     for root in (DocumentRoot, manifest.EnvironmentManifest, verifier_document.VerifierRoot, strategies.Factor)
     for model in walk_models(root)
 } | {model.__name__: model for model in strategies.STRATEGIES.values()}
+MODELS |= {
+    model.__name__: model for root in (game_records.GameRecord, game_records.DrawRecord) for model in walk_models(root)
+}
 DOCUMENTED_ELSEWHERE = {"Strategy"}
 
 
@@ -89,7 +92,7 @@ def tables(page: str) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         yield found[1], [(key.strip(), kind.strip(), default.strip()) for key, kind, default, _ in cells]
 
 
-PAGES = {page: dict(tables(page)) for page in ("format.md", "verifier-document.md")}
+PAGES = {page: dict(tables(page)) for page in ("format.md", "verifier-document.md", "arena-protocol.md")}
 DOCUMENTED = [(page, name) for page, found in PAGES.items() for name in found]
 
 

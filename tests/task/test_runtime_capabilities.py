@@ -126,8 +126,11 @@ def test_what_the_backends_honour_passes(sandbox: str) -> None:
         ({"verifier": {"environment": {"gpus": 2}}}, "verifier.environment.gpus"),
         ({"verifier": {"memory": {"expected_skills": ["x"]}}}, "verifier.memory.expected_skills"),
         ({"reward": {"x": 1}}, "reward"),
-        ({"user": {"model": "gpt-5", "tools": ["bash"]}}, "user.tools"),
-        ({"benchflow": {"interaction": {"mode": "arena-concurrent"}}}, "benchflow.interaction.mode"),
+        (
+            {"user": {"model": "scripted", "private_facts": {"a": "b"}, "account": "root", "tools": ["bash"]}},
+            "user.tools",
+        ),
+        ({"benchflow": {"interaction": {"mode": "arena-concurrent"}}}, "benchflow.interaction.participants"),
         ({"benchflow": {"runtime_policy": {"backend": "modal"}}}, "benchflow.runtime_policy.backend"),
         (
             {"benchflow": {"runtime_policy": {"required_capabilities": ["fork", "teleport"]}}},
@@ -204,6 +207,44 @@ def test_only_the_selected_strategy_and_its_parts_count(make_package) -> None:
             make_package({"verifier/verifier.md": body.format(chosen)}, name=chosen), sandbox="local"
         )
         assert [feature.path for feature in package.runtime_issues] == ["verifier.strategies.arena.type"]
+
+
+ARENA = (
+    "---\nagents: {{roles: {{a: {{agent: nop}}, b: {{agent: nop}}}}}}\nbenchflow:\n"
+    "  interaction: {{mode: arena-concurrent, participants: [a, b]{}}}\n{}---\nx\n"
+)
+PEER = (
+    "---\nverifier:\n  strategies:\n    peer: {{type: assessor, role: judge, agent: 'a2a:x'{}}}\n"
+    "---\n## role:judge\nJ.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("interaction", "more", "strategy", "refusing"),
+    [
+        ("", "", "", []),
+        (", assessor: judge", "", "", []),
+        (", assessor: other", "", "", ["verifier.strategies.peer.role"]),
+        (", assessor: b", "", "", ["benchflow.interaction.assessor", "verifier.strategies.peer.role"]),
+        ("", "scenes: [{name: s, turns: [{role: a}]}]\n", "", ["scenes"]),
+        ("", "user: {model: scripted, private_facts: {k: v}}\n", "", ["user"]),
+        ("", "", ", protocol: acp", ["verifier.strategies.peer.protocol"]),
+        ("", "", ", inputs: [answer.txt]", ["verifier.strategies.peer.inputs"]),
+    ],
+)
+def test_an_arena_has_participants_and_an_assessor_that_agents_do_not_see(
+    make_package, interaction, more, strategy, refusing
+) -> None:
+    files = {"task.md": ARENA.format(interaction, more), "verifier/verifier.md": PEER.format(strategy)}
+    package = load_package(make_package(files), sandbox="local")
+    assert [feature.path for feature in package.runtime_issues] == refusing
+
+
+def test_an_arena_is_scored_by_an_assessor_only(make_package) -> None:
+    script = "---\nverifier:\n  strategies:\n    s: {type: script, command: ./test.sh}\n---\n"
+    files = {"task.md": ARENA.format("", ""), "verifier/verifier.md": script}
+    package = load_package(make_package(files), sandbox="local")
+    assert [feature.path for feature in package.runtime_issues] == ["verifier.default_strategy"]
 
 
 def test_rewards_are_read_from_the_standard_paths_only(make_package) -> None:

@@ -50,6 +50,7 @@ def run_tests(name, python, served, tmp_path, *files):
         "SERVED_TOKEN": server.address["token"],
         "BENCHCUBE_TOKEN": server.address["token"],
         "SERVED_ROOT": str(tmp / "set"),
+        "SERVED_MANY": str(tmp / "many"),
         "SERVED_BENCH": str(Path(sys.executable).with_name("bench")),
         "SERVED_SANDBOX": "memory",
         "LOG_DIR": str(tmp_path / "logs"),
@@ -70,6 +71,12 @@ def environment(*requirements, **settings):
 
 
 def test_a_taskset_of_verifiers(served, tmp_path):
+    for number in range(100):
+        folder = served[1] / "many" / f"task-{number:03}"
+        split = "metadata: {split: train}\n" if number % 4 == 0 else ""
+        write_package(
+            folder, f"many/task-{number:03}", front=split, prompt=f"Write done to /app/answer.txt ({number})."
+        )
     run_tests("verifiers", environment("verifiers==0.4.0"), served, tmp_path, "test_taskset.py")
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from benchflow.view.view_app import open_viewer, viewer_app
-from made_jobs import rich_job
+from made_jobs import arena_job, rich_job
 from served_viewer import served
 
 EXAMPLES = Path(__file__).parents[2] / "examples/packages"
@@ -31,12 +31,13 @@ def client() -> Callable[[Path], TestClient]:
 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A viewer of two jobs; one of them ran a real package with evidence."""
+    """A viewer of three jobs; one of them ran a real package with evidence, another one is of games."""
     folder = tmp_path_factory.mktemp("shown")
     shutil.copytree(EXAMPLES / "fix-parser", folder / "packages/fix-parser")
     jobs = folder / "jobs"
     jobs.mkdir()
     rich_job(jobs, "first", directory=str(folder), package="packages/fix-parser")
     rich_job(jobs, "second #2 & <b>")
+    arena_job(jobs, "games")
     with served(jobs) as url:
         yield url

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from benchflow.view.html_export import export_html
-from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
+from made_jobs import HOSTILE, add_rollout, arena_job, conversation, made_result, open_job, rich_job
 from served_viewer import served
 
 expect.set_options(timeout=60_000)
@@ -38,6 +38,9 @@ PAGES = {
     "details": ("/job/first/rollout/parser__2__b?tab=details", "parser"),
     "unscored": ("/job/first/rollout/words__1__c?tab=reward", "words"),
     "tree": ("/job/first/rollout/tree__1__d/tree", "Tree of tree"),
+    "games": ("/job/games", "games"),
+    "arena": ("/job/games/rollout/haggle__1__1?tab=arena", "haggle"),
+    "game without messages": ("/job/games/rollout/haggle__3__13?tab=arena", "haggle"),
     "task": ("/job/first/task?name=parser", "parser"),
     "compare": ("/compare?job=first&job=second%20%232%20%26%20%3Cb%3E", "Compare"),
     "package": ("/job/first/package?task=parser", "parser"),
@@ -176,6 +179,14 @@ def test_pages_work_without_scripts(browser: Browser, shown: str) -> None:
     page.get_by_text("Answer", exact=True).first.click()
     page.get_by_role("link", name="Open it").click()
     expect(page.locator("#part pre")).to_contain_text("answer 1")
+    page.goto(f"{shown}/job/games")
+    expect(page.get_by_role("cell", name="below -")).to_be_visible()
+    page.get_by_role("link", name="haggle").first.click()
+    page.get_by_role("link", name="Arena").click()
+    expect(page.get_by_role("img", name="umpire to buyer: 4")).to_be_visible()
+    page.get_by_text("show it").click()
+    page.get_by_role("link", name="Open it").click()
+    expect(page.locator("#part pre")).to_contain_text("a long letter")
     context.close()
 
 
@@ -211,6 +222,15 @@ def test_an_exported_file_opens_from_disk_with_everything_and_runs_nothing(
         watched.page.goto((tmp_path / name).as_uri())
         expect(watched.page.get_by_role("heading", level=1)).to_be_visible()
         watched.require_nothing()
+    arena_job(jobs, "games")
+    for name, what in (("game.html", {"rollout": "games/haggle__1__1"}), ("games.html", {"job": "games"})):
+        export_html(jobs, tmp_path / name, **what)  # type: ignore[arg-type]
+        watched.page.goto((tmp_path / name).as_uri())
+        watched.require_nothing()
+    expect(watched.page.get_by_role("cell", name="below -")).to_be_visible()
+    watched.page.goto((tmp_path / "game.html").as_uri())
+    expect(watched.page.get_by_role("img", name="umpire to buyer: 4")).to_be_visible()
+    expect(watched.page.get_by_text("seller → umpire").last).to_be_visible()
     watched.page.goto((tmp_path / "rollout.html").as_uri())
     expect(watched.page.get_by_text("FAILED test_a.py::test_forms").first).to_be_visible()
     assert HOSTILE in watched.page.inner_text("#page")

@@ -19,7 +19,18 @@ from benchflow.view import known_jobs
 from benchflow.view.facets import Chooser, Query
 from benchflow.view.job_index import ResultsFile
 from benchflow.view.page_rendering import STATIC
-from made_jobs import HOSTILE, add_calls, add_rollout, conversation, made_result, open_job, rich_job
+from made_jobs import (
+    HOSTILE,
+    add_calls,
+    add_exchange,
+    add_rollout,
+    arena_job,
+    conversation,
+    made_game,
+    made_result,
+    open_job,
+    rich_job,
+)
 
 Client = Callable[[Path], TestClient]
 SECRET = "not for the browser"
@@ -298,6 +309,7 @@ def test_a_job_that_takes_long_to_read_is_shown_at_once_and_again_when_it_is_rea
         store.append(made_result(f"task-{number}", 1, 1.0), f"r__{number}__x")
     store.close()
     monkeypatch.setattr(known_jobs, "SOON_SEC", 0.0)
+    monkeypatch.setattr(known_jobs, "PAINTED_SEC", 0.0)
     viewer = client(jobs)
     first = viewer.get("/job/many").text
     assert "The results are being read: " in first
@@ -354,3 +366,46 @@ def test_the_files_of_the_viewer_are_small() -> None:
     assert sum(files.values()) <= 150_000
     assert len((STATIC / "viewer.js").read_text().splitlines()) < 300
     assert "htmx.LICENSE" in files
+
+
+def test_the_messages_of_a_long_game_are_shown_by_pages_with_the_rewards_between_them(
+    jobs: Path, client: Client
+) -> None:
+    store = open_job(jobs, "games", 1)
+    result = made_game({"buyer": ("oracle", 0.9), "seller": ("nop", 0.1)})
+    add_exchange(add_rollout(store, "long", result), rounds=40)
+    store.close()
+    viewer, address, seen, pages, rewards = client(jobs), "/job/games/rollout/long?tab=arena", [], 0, 0
+    while address:
+        text = viewer.get(address).text
+        seen += [int(number) for number in re.findall(r'id="m([0-9]+)"', text)]
+        rewards += text.count("<strong>Reward 0.")
+        pages += 1
+        found = re.search(r'href="([^"]*)"[^>]*data-later', text)
+        address = unescape(found[1]) if found else ""
+    assert (seen, pages, rewards) == (list(range(1, 165)), 4, 81)
+    assert "data-earlier" in text
+
+
+def test_a_page_of_a_rollout_that_is_no_game_has_no_arena(jobs: Path, client: Client) -> None:
+    rich_job(jobs, "first")
+    text = client(jobs).get("/job/first/rollout/parser__2__b?tab=arena").text
+    assert "Arena" not in text
+    assert client(jobs).get("/job/first/rollout/parser__2__b/message?at=0-1").status_code == 404
+
+
+def test_records_of_games_that_were_tampered_with_are_shown_as_far_as_they_can_be(jobs: Path, client: Client) -> None:
+    folder = arena_job(jobs, "games") / "rollouts/haggle__1__1"
+    messages = folder / "a2a/messages.jsonl"
+    lines = messages.read_text().splitlines(keepends=True)
+    large = next(index for index, line in enumerate(lines) if '"part":"sha256:' in line)
+    for part in (folder / "a2a/parts").iterdir():
+        part.write_text('"something else"')
+    messages.write_text("".join([*lines[:5], "[]\n", *lines[6:]]))
+    viewer = client(jobs)
+    assert "Line 6 of the messages is damaged" in viewer.get("/job/games/rollout/haggle__1__1?tab=arena").text
+    offset = sum(len(line.encode()) for line in [*lines[:5], "[]\n", *lines[6:]][:large])
+    answer = viewer.get("/job/games/rollout/haggle__1__1/message", params={"at": f"{offset}-{large + 1}"})
+    assert (answer.status_code, "is damaged" in unescape(answer.text)) == (404, True)
+    for at in ("", "99999999-1", "1-1", "x", "-1"):
+        assert viewer.get("/job/games/rollout/haggle__1__1/message", params={"at": at, "part": "7"}).status_code == 404

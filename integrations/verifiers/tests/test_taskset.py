@@ -42,26 +42,39 @@ class TasksetTests(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.tasks(url=URL, root=ROOT)
 
-    def test_a_rollout_is_played_by_its_tools_and_scored_by_its_package(self) -> None:
-        async def played(name: str, command: str):
-            task = self.tasks()[name]
-            trace = trace_of(task)
-            await task.setup(trace, None)
-            tools = PackageTools(PackageToolsConfig())
-            await tools.setup_task(task.data)
-            token = tool_server._call_state.set(trace.state)
-            try:
-                shown = await tools.bash(command)
-                self.assertIn("error", await tools.read_file("/app/nothing"))
-            finally:
-                tool_server._call_state.reset(token)
-            await task.score(trace)
-            return shown, trace.reward
+    def test_a_folder_of_a_hundred_packages_is_loaded_and_played(self) -> None:
+        many = {"root": os.environ["SERVED_MANY"], "bench": BENCH, "sandbox": SANDBOX}
+        tasks, train = self.tasks(**many), self.tasks(**many, split="train")
+        self.assertEqual((len(tasks), len(train)), (100, 25))
+        self.assertEqual(sorted(tasks), [f"many/task-{number:03}" for number in range(100)])
+        self.assertEqual(len({task.key for task in tasks.values()}), 100)
+        self.assertEqual(len({task.hash for task in tasks.values()}), 100)
+        for number in (0, 50, 99):
+            task = tasks[f"many/task-{number:03}"]
+            self.assertIn(f"({number})", task.data.prompt)
+            self.assertEqual(asyncio.run(self.played(task, "echo done > /app/answer.txt"))[1], 1.0)
 
-        self.assertEqual(asyncio.run(played("set/plain", "echo done > /app/answer.txt"))[1], 1.0)
-        self.assertEqual(asyncio.run(played("set/plain", "true"))[1], 0.0)
+    async def played(self, task, command: str):
+        """What a command showed, and the reward after it."""
+        trace = trace_of(task)
+        await task.setup(trace, None)
+        tools = PackageTools(PackageToolsConfig())
+        await tools.setup_task(task.data)
+        token = tool_server._call_state.set(trace.state)
+        try:
+            shown = await tools.bash(command)
+            self.assertIn("error", await tools.read_file("/app/nothing"))
+        finally:
+            tool_server._call_state.reset(token)
+        await task.score(trace)
+        return shown, trace.reward
+
+    def test_a_rollout_is_played_by_its_tools_and_scored_by_its_package(self) -> None:
+        tasks = self.tasks()
+        self.assertEqual(asyncio.run(self.played(tasks["set/plain"], "echo done > /app/answer.txt"))[1], 1.0)
+        self.assertEqual(asyncio.run(self.played(tasks["set/plain"], "true"))[1], 0.0)
         with self.assertRaises(vf.TaskError) as caught:
-            asyncio.run(played("set/crash", "true"))
+            asyncio.run(self.played(tasks["set/crash"], "true"))
         self.assertIsInstance(caught.exception.__cause__, Unscored)
 
     def test_validating_runs_the_oracle_and_scores_nothing(self) -> None:

@@ -21,6 +21,7 @@ ALIAS: Final = "/solution"
 SCRIPT: Final = "solve.sh"
 _TAKEN: Final = 119
 _TAKEN_MARK: Final = ".taken"
+_MESSAGE: Final = ".message"
 _KILLED: Final = 128
 """Exit codes from here on mean a signal."""
 _RUN: Final = f"""\
@@ -29,15 +30,15 @@ for path in {FOLDER} {ALIAS}; do
   if [ -e "$path" ] || [ -L "$path" ]; then echo "$path" > "$1/{_TAKEN_MARK}"; exit {_TAKEN}; fi
 done
 mv "$1" {FOLDER} && ln -s {FOLDER} {ALIAS} || exit {_TAKEN}
-[ -x {FOLDER}/{SCRIPT} ] || chmod a+rx {FOLDER}/{SCRIPT}
-if [ -n "$2" ]; then {BASH_OR_SH} {FOLDER}/{SCRIPT}; else {FOLDER}/{SCRIPT}; fi
+[ -x "{FOLDER}/$3" ] || chmod a+rx "{FOLDER}/$3"
+if [ -n "$2" ]; then {BASH_OR_SH} "{FOLDER}/$3"; else "{FOLDER}/$3"; fi
 code=$?
 rm -rf {FOLDER} {ALIAS}
 exit $code
 """
 """Moves the files into place, runs the solution, and removes them: one command, because each one costs time.
 
-The second argument is not empty if the solution names no interpreter."""
+The second argument is not empty if the solution names no interpreter, the third is its name."""
 _REMOVE: Final = f'if [ -e "$1" ]; then rm -rf "$1"; else rm -rf {FOLDER} {ALIAS}; fi'
 """The folder of the upload is gone exactly if it was moved to become the oracle's."""
 
@@ -54,7 +55,6 @@ class OracleAgent(Agent):
         self._context = context
 
     async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
-        del text
         context = self._context
         if context is None:
             raise AgentFailure("The oracle is not running.", code="not-started")
@@ -62,18 +62,23 @@ class OracleAgent(Agent):
         folder = oracle_folder(context)
         await context.sandbox.upload(folder, place)
         env = {"DEBIAN_FRONTEND": "noninteractive", **context.env, **context.oracle_env}
+        script = context.oracle_script
+        if context.peer:
+            await context.sandbox.write_file(f"{place}/{_MESSAGE}", text.encode(errors="replace"))
+            env["BENCHFLOW_PROMPT_FILE"] = f"{FOLDER}/{_MESSAGE}"
         log = OutputLog(context.log_folder / "oracle.txt", context.redactor)
-        in_shell = "" if names_interpreter(folder / SCRIPT) else "yes"
-        command = ("sh", "-c", _RUN, "sh", place, in_shell)
+        in_shell = "" if names_interpreter(folder / script) else "yes"
+        command = ("sh", "-c", _RUN, "sh", place, in_shell, script)
         try:
-            ended = await run_to_end(context, command, log, user="root", env=env, timeout=timeout)
+            given = text.encode(errors="replace") if context.peer else b""
+            ended = await run_to_end(context, command, log, user="root", env=env, timeout=timeout, given=given)
         finally:
             log.close()
         if ended.exit_code == _TAKEN:
             await self._refuse_if_taken(context, place)
         if ended.exit_code is not None and ended.exit_code < _KILLED:
             self._uploaded = None  # the command has ended and removed them
-        context.events("oracle", command=f"{FOLDER}/{SCRIPT}", return_code=ended.exit_code, stdout=log.tail)
+        context.events("oracle", command=f"{FOLDER}/{script}", return_code=ended.exit_code, stdout=log.tail)
         if ended.timed_out:
             context.events("agent_timeout", reason="the time limit was reached", timeout_sec=timeout)
         return ended.turn()
@@ -104,12 +109,13 @@ def oracle_folder(context: AgentContext) -> Path:
     else:
         candidates = []
     folder = next((path for path in candidates if path.is_dir()), None)
-    if folder is None or not (folder / SCRIPT).is_file():
+    script = context.oracle_script
+    if folder is None or not (folder / script).is_file():
         name = folder.name if folder is not None else "oracle"
         raise PackageError(
-            f"The package has no {name}/{SCRIPT}, so the agent 'oracle' has nothing to run.",
+            f"The package has no {name}/{script}, so the agent 'oracle' has nothing to run.",
             code="oracle-missing",
-            file=f"{name}/{SCRIPT}",
+            file=f"{name}/{script}",
         )
     return folder
 

@@ -152,6 +152,11 @@ class AgentContext:
     oracle_dir: Path | None = None
     """The folder with `solve.sh` on this machine, of a step for instance; None: `oracle/`, else `solution/`, of the
     package. Only the oracle agent reads it."""
+    oracle_script: str = "solve.sh"
+    """The script of the oracle; a role of an arena may have its own."""
+    peer: bool = False
+    """Whether prompts are messages of a peer, to be answered: a script or an oracle gets each on its standard input and
+    in the file `BENCHFLOW_PROMPT_FILE`, and prints its answer."""
     oracle_env: Mapping[str, str] = field(default_factory=dict)
     """The resolved `oracle.env`; only the oracle agent gets it."""
     keep_processes: bool = False

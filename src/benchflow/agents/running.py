@@ -17,7 +17,7 @@ import anyio
 from benchflow.agents.protocol import AgentContext, TurnResult
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.redaction import Redactor
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import (
     Change,
     Limits,
@@ -30,6 +30,8 @@ from benchflow.sandbox.protocol import (
 )
 
 LOG_LIMIT: Final = 8 << 20
+MAX_SAID: Final = 1 << 20
+"""Bytes of the standard output of a command that count as what it said."""
 NOT_REMOVED: Final = "removal-failed"
 _TAIL: Final = 4096
 _PUBLIC: Final = NetworkPolicy("public")
@@ -108,6 +110,8 @@ class Ended:
     """How it ended; no exit code means that it reached its time limit."""
 
     exit_code: int | None
+    said: str = ""
+    """The beginning of its standard output."""
 
     @property
     def timed_out(self) -> bool:
@@ -116,7 +120,7 @@ class Ended:
     def turn(self) -> TurnResult:
         if self.timed_out:
             return TurnResult("timeout", timed_out=True)
-        return TurnResult("exited", exit_code=self.exit_code)
+        return TurnResult("exited", self.said, exit_code=self.exit_code)
 
 
 async def run_to_end(
@@ -127,15 +131,25 @@ async def run_to_end(
     user: str | None,
     env: Mapping[str, str],
     timeout: float | None,
+    given: bytes = b"",
 ) -> Ended:
-    """Run in the working folder with closed input; a time limit or cancellation ends the whole process tree."""
+    """Run in the working folder with `given` as its input; a time limit or cancellation ends the whole process tree."""
     process = await context.sandbox.process(command, user=user, env=env, cwd=context.workdir)
     code: int | None = None
+    said = bytearray()
+
+    def take(chunk: bytes) -> None:
+        log.write(chunk)
+        said.extend(chunk[: MAX_SAID - len(said)])
+
     try:
-        await process.close_stdin()
+        if not given:
+            await process.close_stdin()
         async with anyio.create_task_group() as pumps:
+            if given:
+                pumps.start_soon(_feed, process, given)
             finished = [anyio.Event(), anyio.Event()]
-            pumps.start_soon(pump, process.stdout(), log.write, finished[0])
+            pumps.start_soon(pump, process.stdout(), take, finished[0])
             pumps.start_soon(pump, process.stderr(), log.write, finished[1])
             with anyio.move_on_after(timeout):
                 code = await process.wait()
@@ -149,7 +163,16 @@ async def run_to_end(
     except BaseException:
         await end_for_sure(process)
         raise
-    return Ended(code)
+    return Ended(code, said.decode(errors="replace"))
+
+
+async def _feed(process: SandboxProcess, data: bytes) -> None:
+    """Write the input of a process, which may end without reading it."""
+    try:
+        await process.send(data)
+        await process.close_stdin()
+    except (SandboxFailure, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return
 
 
 async def pump(chunks: AsyncIterator[bytes], take: Callable[[bytes], None], finished: anyio.Event) -> None:

@@ -1,7 +1,8 @@
 """`script:FILE`: a script of this machine, run inside the sandbox; the simplest agent.
 
 Each prompt runs the script once, by the interpreter it names, else in bash or sh, as the agent's user, in the working
-folder, with closed input. The script and the prompt are in the sandbox only while the agent is open.
+folder, with closed input; in an arena, with the message as its input. The script and the prompt are in the sandbox only
+while the agent is open.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class ScriptAgent(Agent):
                 user=context.user,
                 env=env,
                 timeout=timeout,
+                given=text.encode(errors="replace") if context.peer else b"",
             )
         finally:
             log.close()

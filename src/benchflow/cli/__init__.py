@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from benchflow.cli.lazy import Lazy, LazyGroup
+
+_GARBAGE: Final = 20_000
+"""Objects between two searches for garbage. Loading a command makes many and no garbage; by default, every 700 new ones
+are searched."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `bench` and return its exit code; never raises and never prints a traceback."""
     from benchflow.cli.failures import guarded
 
+    gc.set_threshold(_GARBAGE)
+    atexit.register(gc.freeze)  # or all that was loaded is searched for garbage once more, right before it is gone
     return guarded(bench, arguments)
 
 

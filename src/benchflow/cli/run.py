@@ -20,6 +20,7 @@ from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.rollouts.model_options import call_limit_options, call_limits, replay_book, replay_options
+from benchflow.cli.rollouts.participant_option import named_players, participant_option
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, shortened
 from benchflow.errors import UsageError
 
@@ -50,6 +51,8 @@ _SAID: Final = {
 @click.argument("package", metavar="PACKAGE", type=PATH)
 @click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
+@participant_option
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of an arena, unless the package has one.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
@@ -129,6 +132,8 @@ def _config(
         task=package,
         agent=options["agent"],
         model=options["model"],
+        participants=named_players(options["participants"]),
+        seed=options["seed"],
         sandbox=options["sandbox"],
         base_image=options["base_image"],
         pull=options["pull"],

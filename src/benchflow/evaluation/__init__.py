@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchflow.evaluation.compare import Compared, Comparison, compare
     from benchflow.evaluation.engine import Engine, Observer, remaining
     from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left, write_summary
-    from benchflow.evaluation.report import comparison_lines, summary_lines
+    from benchflow.evaluation.reports.job_report import comparison_lines, summary_lines
     from benchflow.evaluation.rescore import NotRescored, Rescorer, RescoreReport
     from benchflow.evaluation.sources import Sources
     from benchflow.evaluation.statistics import Sample, summarise
@@ -56,7 +56,7 @@ __getattr__ = lazy_names(
         "benchflow.evaluation.compare": "Compared Comparison compare",
         "benchflow.evaluation.engine": "Engine Observer remaining",
         "benchflow.evaluation.job": "create_job default_name plan_job run_job work_left write_summary",
-        "benchflow.evaluation.report": "comparison_lines summary_lines",
+        "benchflow.evaluation.reports.job_report": "comparison_lines summary_lines",
         "benchflow.evaluation.rescore": "NotRescored RescoreReport Rescorer",
         "benchflow.evaluation.sources": "Sources",
         "benchflow.evaluation.statistics": "Sample summarise",

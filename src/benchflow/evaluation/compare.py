@@ -149,7 +149,10 @@ def compare_all(jobs: Sequence[tuple[str, Job]], *, same_digest: bool = False) -
         common = mean({task: [found[task]] for task in sorted(shared)}, span)
         costs = [result.usage["cost_usd"] for _, result in job.counted if "cost_usd" in result.usage]
         own = summarise([sample(result) for _, result in job.counted]).mean_reward
-        players.append(Player(name, request.agent, request.model, common, own, sum(costs) if costs else None))
+        agent, model = ", ".join(map(str, request.rotation)), request.model
+        if not request.rotation:
+            agent = request.agent
+        players.append(Player(name, agent, model, common, own, sum(costs) if costs else None))
     return Together(tuple(players), len(shared), comparisons)
 
 

@@ -19,11 +19,12 @@ from anyio import CancelScope
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
+from benchflow.evaluation.games.lineups import check_line_ups, planned_items
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.task_choice import chosen_tasks
-from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
+from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
 from benchflow.sandbox.pulling import OnPull
@@ -45,6 +46,7 @@ def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sou
     tasks = chosen_tasks(found, request.choice)
     if not tasks:
         raise UsageError(f"None of the {len(found)} tasks is left by --include and --exclude.", code="no-tasks")
+    check_line_ups(tasks, request)
     return sources, tasks
 
 
@@ -53,7 +55,7 @@ def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[T
     _refuse_secrets(request, tasks)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     kept = replace(request, sources=_pinned(request.sources), directory=str(Path.cwd()))
-    return JobStore.create(jobs_dir, JobRecord(name, kept, len(tasks) * request.attempts, started))
+    return JobStore.create(jobs_dir, JobRecord(name, kept, len(planned_keys(tasks, request)), started))
 
 
 def _pinned(sources: Sequence[str]) -> tuple[str, ...]:
@@ -84,11 +86,17 @@ def _texts(request: JobRequest) -> Iterator[tuple[str, str]]:
         if isinstance(value, str):
             yield key.replace("_", " "), value
     yield from (("source", source) for source in request.sources)
+    yield from (("participant", text) for player in request.players for text in (player.agent, player.model or ""))
+
+
+def planned_keys(tasks: Sequence[TaskRef], request: JobRequest) -> set[WorkKey]:
+    """The keys of all items of a job."""
+    return {item.key for item in planned_items(tasks, request)}
 
 
 def work_left(job: Job, request: JobRequest, tasks: Sequence[TaskRef]) -> list[WorkItem]:
     """The items of a job that are still to be run."""
-    return list(remaining(plan_items(tasks, request.attempts, request.settings()), job.results))
+    return list(remaining(planned_items(tasks, request), job.results))
 
 
 async def run_job(

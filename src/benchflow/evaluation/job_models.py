@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +19,13 @@ class JobModels:
         self._request: Final = request
         self._machine: Final = machine
 
+    def gateway_for(self, agents: Iterable[str]) -> Gateway | None:
+        """The gateway of the job; None for agents that call no model."""
+        return self.gateway if any(map(_calls_models, agents)) else None
+
     @cached_property
-    def gateway(self) -> Gateway | None:
-        """None for agents that ask no model."""
-        agent = self._request.agent.partition(":")[0]
-        if always_wins(agent) and agent != "script":
-            return None
+    def gateway(self) -> Gateway:
+        """With the limits of the job."""
         from benchflow.models.gateway import CallLimits, Gateway
 
         request = self._request
@@ -50,3 +51,8 @@ class JobModels:
         gateway: Gateway | None = self.__dict__.pop("gateway", None)
         if gateway is not None:
             await gateway.close()
+
+
+def _calls_models(agent: str) -> bool:
+    name = agent.partition(":")[0]
+    return name == "script" or not always_wins(name)

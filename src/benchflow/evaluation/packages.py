@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -19,17 +19,19 @@ import anyio
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
 from benchflow.agents.running import Installations
+from benchflow.errors import PackageError
 from benchflow.evaluation.job_models import JobModels
-from benchflow.evaluation.work import TaskRef, WorkItem, numbered
+from benchflow.evaluation.work import LineUp, TaskRef, WorkItem, numbered
 from benchflow.plugins import SANDBOXES
-from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
+from benchflow.record import JobRequest, Player, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
 from benchflow.rewards import attribute
 from benchflow.sandbox.backends import ENGINES, LOCAL
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import OnPull, PullSettings, pull_policy
 from benchflow.sandbox.task_policy import needed_capabilities
-from benchflow.task.discovery import FoundPackage, find_packages
+from benchflow.task.config.interaction import ARENA
+from benchflow.task.discovery import NOT_TEXT, FoundPackage, find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
@@ -79,12 +81,14 @@ class PackageRunner:
         """
         if not self._given:
             return []
-        agent = create_agent(self._request.agent, self._request.model)
+        others = [player for player in self._request.participants.values() if player.url is None]
+        agents = [create_agent(player.agent, player.model) for player in (*self._request.agents, *others)]
         if self._request.sandbox != AUTO:
             SANDBOXES.load(self._request.sandbox)
         tasks = self.packages()
         if any(_plays(task.payload) for task in tasks):
-            agent.check({})
+            for agent in agents:
+                agent.check({})
         return tasks
 
     def packages(self) -> list[TaskRef]:
@@ -93,6 +97,9 @@ class PackageRunner:
         The path of a task is spelled as given, so that it is the same when the job is resumed from another folder.
         """
         found = find_packages(self._given)
+        for one in found:
+            if one.problem is not None and one.problem.code == NOT_TEXT:
+                raise PackageError(f"{one.path}: {one.problem.message}", code=NOT_TEXT)
         return numbered([_task(one.path, self._spelled(one)) for one in found])
 
     def _spelled(self, found: FoundPackage) -> str:
@@ -120,10 +127,13 @@ class PackageRunner:
         if package.valid:
             with suppress(Exception):  # the rollout then looks for a backend itself and attributes the failure
                 backend = await self.backend(package)
+        line_up = item.line_up or LineUp(Player(request.agent, request.model))
         config = RolloutConfig(
             task=package,
-            agent=request.agent,
-            model=request.model,
+            agent=line_up.agent.agent,
+            model=line_up.agent.model,
+            participants=line_up.others,
+            seed=line_up.seed,
             sandbox=backend,
             base_image=request.base_image,
             attempt=item.attempt,
@@ -132,7 +142,7 @@ class PackageRunner:
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
             call_limits=self._models.limits,
             token_ids=request.token_ids,
-            gateway=self._models.gateway,
+            gateway=self._models.gateway_for(_agents(package, line_up)),
             agent_timeout_sec=request.agent_timeout_sec,
             timeout_sec=request.timeout_sec,
             task_path=item.task.path,
@@ -231,7 +241,24 @@ class PackageRunner:
 def _task(folder: Path, path: str) -> TaskRef:
     package = load_package(folder)
     identity = TaskId(package.name, package.content_digest)
-    return TaskRef(identity, path, package.digest, _environment_key(package), payload=package)
+    return TaskRef(identity, path, package.digest, _environment_key(package), _roles(package), payload=package)
+
+
+def _roles(package: TaskPackage) -> tuple[str, ...]:
+    """The roles of an arena."""
+    if not package.valid or package.document is None or package.document.mode != ARENA:
+        return ()
+    interaction = package.document.namespace.interaction
+    return interaction.participants if interaction is not None else ()
+
+
+def _agents(package: TaskPackage, line_up: LineUp) -> Iterator[str]:
+    """The agents that may call models in a rollout: those of the line-up, and of an arena those of its document."""
+    yield from (player.agent for player in (line_up.agent, *line_up.others.values()))
+    declared = package.document.roles if package.document is not None else {}
+    for role in _roles(package)[1:]:
+        if role not in line_up.others:
+            yield declared[role].agent or ""
 
 
 def _plays(package: TaskPackage) -> bool:

@@ -16,12 +16,14 @@ from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.engine import Engine, Observer
+from benchflow.evaluation.games.lineups import planned_items
 from benchflow.evaluation.job import run_until_stopped, write_summary
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
+from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.record import (
     ErrorRecord,
+    Player,
     RescoreNote,
     Result,
     RolloutFolder,
@@ -99,9 +101,10 @@ class Rescorer:
     def plan(self) -> list[RescoreItem]:
         """The rollouts that can be scored again; the report says why the others cannot, and which packages changed."""
         tasks = self._packages.packages()
+        alone = Player(self._request.agent, self._request.model)
         keys = {
-            (item.task, item.attempt): item.key
-            for item in plan_items(tasks, self._request.attempts, self._request.settings())
+            (item.task, item.attempt, item.line_up.agent if item.line_up is not None else alone): item.key
+            for item in planned_items(tasks, self._request)
         }
         counted = list(self._store.results)
         known = _Known(tasks, [result for _, result in counted])
@@ -112,7 +115,8 @@ class Rescorer:
             if reason is not None or isinstance(found, str):
                 self._keep(rollout, result, reason or "")
                 continue
-            item = self._item(rollout, result, found, keys.get((found, result.attempt)), known.parts(found))
+            player = Player(result.agent.name, result.agent.model)
+            item = self._item(rollout, result, found, keys.get((found, result.attempt, player)), known.parts(found))
             if item is None:
                 self.report.already += 1
             else:

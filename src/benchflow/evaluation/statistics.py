@@ -14,9 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import NormalDist, fmean, variance
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from benchflow.record import Bounds, Estimate, Rung, Statistics, TaskId, WiderCounts
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.games.ratings import Seat
 
 PASS_THRESHOLD = 1.0
 """A reward from here on counts as a pass."""
@@ -37,6 +40,10 @@ class Sample:
     """The isolation of its verification."""
     higher: tuple[bool, ...] = ()
     """For each check at a wider rung, whether the reward was higher there."""
+    seats: tuple[Seat, ...] = ()
+    """Who had which role and reward, if it was a game."""
+    who: str = ""
+    """The agent, or everybody in a game: attempts by the same are repetitions of one another."""
 
     @property
     def scored(self) -> bool:
@@ -56,11 +63,11 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
     scored = [outcome for outcome in everything if outcome.scored]
     rewards = _by_task(scored, lambda outcome: outcome.reward)
     passes = _by_task(scored, lambda outcome: float((outcome.reward or 0.0) >= pass_threshold))
-    attempts = Counter(outcome.task for outcome in everything)
-    counts = [(len(values), round(sum(values))) for values in passes.values()]
+    attempts = Counter((outcome.task, outcome.who) for outcome in everything)
+    counts = _pass_counts(scored, pass_threshold)
     return Statistics(
         total=len(everything),
-        tasks=len(attempts),
+        tasks=len({task for task, _ in attempts}),
         scored=len(scored),
         unscored=len(everything) - len(scored),
         unscored_by=dict(sorted(Counter(o.category or "infrastructure" for o in everything if not o.scored).items())),
@@ -78,6 +85,14 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
             higher=sum(any(outcome.higher) for outcome in everything),
         ),
     )
+
+
+def _pass_counts(scored: Iterable[Sample], pass_threshold: float) -> list[Counts]:
+    """Of each task, how many attempts there are and how many of them pass; those by others are counted apart."""
+    found: dict[TaskId, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for outcome in scored:
+        found[outcome.task][outcome.who].append((outcome.reward or 0.0) >= pass_threshold)
+    return [tuple((len(passed), sum(passed)) for passed in by.values()) for by in found.values()]
 
 
 def _by_rung(outcomes: Iterable[Sample]) -> dict[str, int]:
@@ -169,20 +184,24 @@ def sign_test(gained: int, lost: int) -> float | None:
     return float(min(Fraction(1), Fraction(2 * tail, 2**total)))
 
 
-def pass_at_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
-    """The chance that one of k attempts passes, from (attempts, passes) per task; tasks with fewer are left out."""
+Counts = tuple[tuple[int, int], ...]
+"""Attempts and passes at one task, for everybody who attempted it."""
+
+
+def pass_at_k(counts: Iterable[Counts], k: int) -> Estimate:
+    """The chance that one of k attempts passes; tasks with fewer are left out."""
     return _over_tasks(counts, k, lambda n, c: (math.comb(n, k) - math.comb(n - c, k)) / math.comb(n, k))
 
 
-def pass_hat_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
-    """The chance that all of k attempts pass, from (attempts, passes) per task; tasks with fewer are left out."""
+def pass_hat_k(counts: Iterable[Counts], k: int) -> Estimate:
+    """The chance that all of k attempts pass; tasks with fewer are left out."""
     return _over_tasks(counts, k, lambda n, c: math.comb(c, k) / math.comb(n, k))
 
 
-def _over_tasks(counts: Iterable[tuple[int, int]], k: int, chance: Any) -> Estimate:
-    usable = [(n, c) for n, c in counts if n >= k]
-    estimate = mean({str(index): [chance(n, c)] for index, (n, c) in enumerate(usable)}, RATE)
-    return replace(estimate, results=sum(n for n, _ in usable))
+def _over_tasks(counts: Iterable[Counts], k: int, chance: Any) -> Estimate:
+    usable = [[(n, c) for n, c in by if n >= k] for by in counts]
+    chances = {index: [chance(n, c) for n, c in by] for index, by in enumerate(usable) if by}
+    return replace(mean(chances, RATE), results=sum(n for by in usable for n, _ in by))
 
 
 def bounds(outcomes: Sequence[Sample]) -> Bounds:
@@ -228,7 +247,7 @@ def _by_task(outcomes: Iterable[Sample], value: Any) -> dict[TaskId, list[float]
     return dict(grouped)
 
 
-def _ks(attempts: Mapping[TaskId, int]) -> list[int]:
+def _ks(attempts: Mapping[Any, int]) -> list[int]:
     """1, 2, 4, … up to the most attempts at a task, and that number itself."""
     most = max(attempts.values(), default=0)
     powers = [2**power for power in range(most.bit_length())]

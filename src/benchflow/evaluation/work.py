@@ -5,12 +5,12 @@ Folders and job names do not count, so that a job can be moved and resumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchflow.record import Result, RolloutFolder, Settings, TaskId, TaskPart, WorkKey, identify, work_key
+from benchflow.record import Player, Result, RolloutFolder, Settings, TaskId, TaskPart, WorkKey, identify, work_key
 from benchflow.record.layout import rollout_name
 
 
@@ -23,6 +23,8 @@ class TaskRef:
     digest: str | None
     environment: str | None = None
     """What has to be built before it can run, by digest; None when there is nothing to build."""
+    roles: tuple[str, ...] = ()
+    """The roles of an arena whose players the job chooses, the first is that of its agent; empty for other tasks."""
     payload: Any = field(default=None, compare=False, repr=False)
     """Data that the runner attached when the job was planned."""
 
@@ -42,12 +44,33 @@ def numbered(tasks: Sequence[TaskRef]) -> list[TaskRef]:
 
 
 @dataclass(frozen=True, slots=True)
+class LineUp:
+    """Who takes part in an item, and the seed of the game, if it is one."""
+
+    agent: Player
+    """In the place of the agent of the job: in an arena, it has the first role."""
+    others: Mapping[str, Player] = field(default_factory=dict, hash=False)
+    """By role; the other roles are played as the document says."""
+    seed: int | None = None
+
+    def content(self) -> list[Any]:
+        """What of it decides the outcome."""
+        others = [[role, player.agent, player.model] for role, player in sorted(self.others.items())]
+        return [self.agent.agent, self.agent.model, others, self.seed]
+
+    def __str__(self) -> str:
+        return " – ".join(map(str, (self.agent, *self.others.values())))
+
+
+@dataclass(frozen=True, slots=True)
 class WorkItem:
     """One attempt at one task."""
 
     task: TaskRef
     attempt: int
     key: WorkKey
+    line_up: LineUp | None = field(default=None, kw_only=True)
+    """None: the agent of the job alone."""
 
     def folder_name(self) -> str:
         """A new name for a try at this item."""
@@ -70,9 +93,19 @@ class Runner(Protocol):
         """A new result for the kept work of a rollout, without its agent; None when there cannot be one."""
 
 
-def plan_items(tasks: Sequence[TaskRef], attempts: int, settings: Settings) -> Iterator[WorkItem]:
+LineUps = Callable[[TaskRef, int], Sequence[LineUp]]
+"""The line-ups of an attempt at a task; empty where the agent of the job is alone."""
+
+
+def plan_items(
+    tasks: Sequence[TaskRef], attempts: int, settings: Settings, line_ups: LineUps = lambda _task, _attempt: ()
+) -> Iterator[WorkItem]:
     """All items of a job: the first attempt at every task, then the second, so that early results cover all tasks."""
     digest = settings.digest()
     for attempt in range(1, attempts + 1):
         for task in tasks:
-            yield WorkItem(task, attempt, work_key(task.id, digest, attempt))
+            found = line_ups(task, attempt)
+            if not found:
+                yield WorkItem(task, attempt, work_key(task.id, digest, attempt))
+            for one in found:
+                yield WorkItem(task, attempt, work_key(task.id, digest, attempt, one.content()), line_up=one)

@@ -52,7 +52,7 @@ from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier.perturbation import Perturbation
 
 if TYPE_CHECKING:
-    from benchflow.models import ChatModel
+    from benchflow.rollout.policies import Judge
 
 RERUNS: Final = 60
 """Enough to show a flake rate of at most 5 %."""
@@ -330,12 +330,12 @@ def _undecided(report: CaseReport) -> Issue:
     return Issue("case-undecided", "warning", "", message)
 
 
-def _judging_models(view: TaskRuntimeView) -> Sequence[ChatModel]:
+def _judging_models(view: TaskRuntimeView) -> Sequence[Judge]:
     steps: list[str | None] = [step.config.name for step in view.steps]
     return judges(view, os.environ, steps or [None])
 
 
-def _named(models: Sequence[ChatModel]) -> tuple[str, ...]:
+def _named(models: Sequence[Judge]) -> tuple[str, ...]:
     """The judges, and whether a server on this machine answers for them."""
     address = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
     host = urlsplit(address).hostname

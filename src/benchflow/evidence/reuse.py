@@ -27,6 +27,7 @@ from benchflow.record.evidence import (
 )
 from benchflow.record.proof import rules
 from benchflow.task.config.evidence_config import PERTURBATIONS, Evidence
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.package import TaskPackage, package_parts
 
 ALL_PLANES: Final = frozenset({"task", "environment", "verifier", "oracle"})
@@ -169,6 +170,8 @@ def to_perturb(
     """The perturbations to apply, and why others are not; none if the oracle got no reward to compare with."""
     if not usual_rewards(cases):
         return frozenset(), {}
+    if package.view.mode == ARENA:
+        return frozenset(), dict.fromkeys(sorted(wanted.perturbations), "a game is played again, not verified again")
     left_out = {name: why for name, why in not_perturbed(package).items() if name in wanted.perturbations}
     return wanted.perturbations - left_out.keys(), left_out
 

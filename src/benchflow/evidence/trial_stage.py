@@ -16,6 +16,7 @@ from typing import Any, Final
 import anyio
 
 from benchflow.agents.protocol import Agent
+from benchflow.agents.registry import create_agent
 from benchflow.agents.running import Installations
 from benchflow.environment import Environment
 from benchflow.files.scratch import scratch
@@ -27,10 +28,12 @@ from benchflow.rollout.plan import ORACLE
 from benchflow.rollout.policies import Chosen
 from benchflow.rollout.proving import Proofs
 from benchflow.rollout.rollout import Rollout, chosen_isolation
+from benchflow.rollout.seats import own_players
 from benchflow.rollout.users import PassthroughUser
 from benchflow.sandbox.factory import AUTO, choose_backend, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import PullSettings
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import COPIES
@@ -119,8 +122,8 @@ class Stage:
 
     @property
     def is_pure(self) -> bool:
-        """Whether a state can be verified again without a new run."""
-        return self.isolation.rung in PURE
+        """Whether a state can be verified again without a new run; a game has no such state."""
+        return self.isolation.rung in PURE and self.package.view.mode != ARENA
 
     async def run(
         self,
@@ -138,16 +141,18 @@ class Stage:
         rollout's own verification happens under the `perturbation`.
         """
         made = None if isinstance(agent, str) else agent
+        # A script always replaces the roles of a document, and needs no user that a caller would have to give.
+        called = agent if isinstance(agent, str) else name if name == ORACLE else f"script:{name or 'trial'}"
         config = RolloutConfig(
             self.package,
-            # A script always replaces the roles of a document, and needs no user that a caller would have to give.
-            agent if isinstance(agent, str) else name if name == ORACLE else f"script:{name or 'trial'}",
+            called,
+            participants=own_players(self.package),
             sandbox=self.backend,
             base_image=self._options.base_image,
             isolation=self._options.isolation,
             timeout_sec=timeout_sec or self._options.timeout_sec,
             user=PassthroughUser() if made is not None and _lacks_user(self.package.view) else None,
-            make_agent=None if made is None else lambda _name, _model: made(),
+            make_agent=None if made is None else lambda name, model: _made(made, called, name, model),
             proofs=self._proofs,
             installations=self._installations,
             keep_workspace=False,
@@ -163,6 +168,11 @@ class Stage:
             async with self._running:
                 result = await Rollout(config, folder / "rollout", make_verifier=verifier).run()
         return Trial(result, tuple(found), tuple(first))
+
+
+def _made(made: MakeAgent, called: str, name: str, model: str | None) -> Agent:
+    """The agent of a trial; other participants of an arena are whom the registry has."""
+    return made() if name == called else create_agent(name, model)
 
 
 def _lacks_user(view: TaskRuntimeView) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 import cube
 from benchflow.gym.located import PLACES
@@ -16,6 +16,7 @@ from benchflow.record import identify, labels
 from benchflow.sandbox.factory import AUTO, task_package
 from benchflow.sandbox.pulling import PullPolicy
 from benchflow.task.bundles.package_files import named_file, pinned_source
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.discovery import FoundPackage, find_packages
 from benchflow.task.package import TaskPackage
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata
@@ -40,8 +41,12 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
     sandbox: str = AUTO
     base_image: str | None = None
     pull: PullPolicy = "missing"
+    participants: dict[str, str] = Field(default_factory=dict)
+    """Who plays the other roles of arenas."""
     validate_per_step: bool = False
     skip_invalid: bool = False
+    records: str | None = None
+    """A folder in which calls of models by judges are recorded; None: nowhere."""
 
     task_config_class: ClassVar[type[TaskConfig[Any]]] = PackageTaskConfig
     benchmark_class: ClassVar[type[Benchmark[Any]]] = PackageBenchmark
@@ -70,7 +75,9 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
             "sandbox": self.sandbox,
             "base_image": self.base_image,
             "pull": self.pull,
+            "participants": self.participants,
             "validate_per_step": self.validate_per_step,
+            "records": self.records,
         }
         for config in super().get_task_configs():
             yield config.model_copy(update=settings)
@@ -121,4 +128,5 @@ def _metadata(label: str, package: TaskPackage, inside: str, bundle: str | None)
         digest=package.digest,
         content_digest=package.content_digest,
         steps=tuple(step.config.name for step in package.view.steps),
+        arena=package.view.mode == ARENA,
     )

@@ -19,11 +19,12 @@ from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.scratch import scratch_folder
+from benchflow.gym.episode_calls import EpisodeCalls
 from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
-from benchflow.rollout.plan import StepPlan, plan_steps
+from benchflow.rollout.plan import StepPlan, plan_steps, require_one_actor
 from benchflow.rollout.policies import Chosen, Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import Preparation, prepare, taken_package
@@ -50,6 +51,8 @@ class Setting:
     base_image: str | None
     given: Mapping[str, str] = field(default_factory=dict)
     """Variables of every program in it, beside those of the package."""
+    records: Path | None = None
+    """Where calls of models are recorded that judges and users make; None: nowhere."""
 
     @property
     def forbidden(self) -> frozenset[str]:
@@ -75,6 +78,7 @@ async def plan_task(
     machine: Mapping[str, str] | None = None,
 ) -> PlannedTask:
     """Plan a package that was taken; the options are those of `ActionDriver.start`."""
+    require_one_actor(package.view)
     steps = plan_steps(package, RolloutConfig(package, _DRIVER))
     secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
     preparation = await prepare(package, backend, base_image=base_image, machine=machine)
@@ -93,7 +97,12 @@ class ActionDriver:
         self.course = course
         self.forbidden: Final = setting.forbidden
         self._setting: Final = setting
-        self._verifier: Final = Verifier(environment, base_image=setting.base_image, given=setting.given)
+        self.calls: Final = EpisodeCalls.open(
+            setting.package, [step.name for step in setting.steps], setting.secrets, setting.records
+        )
+        self._verifier: Final = Verifier(
+            environment, base_image=setting.base_image, given=setting.given, models=self.calls.judge()
+        )
 
     @classmethod
     async def start(
@@ -105,21 +114,23 @@ class ActionDriver:
         chosen: Chosen | None = None,
         machine: Mapping[str, str] | None = None,
         seed: int | None = None,
+        records: Path | None = None,
     ) -> ActionDriver:
         """The task at its first step; after an error nothing runs. Refuses what is not supported.
 
         `chosen` is the isolation of its verifiers, if the caller knows it already; `machine` the variables from which
         secrets are taken, those of this process without it. With a `seed`, every program of the package has it in
-        `SEED_VARIABLE`, whatever the package itself sets there.
+        `SEED_VARIABLE`, whatever the package itself sets there. Below `records`, calls of models by judges and users
+        are recorded.
         """
         package = await taken_package(package)
         planned = await plan_task(package, backend, base_image=base_image, chosen=chosen, machine=machine)
-        return await cls.begin(planned, seed=seed)
+        return await cls.begin(planned, seed=seed, records=records)
 
     @classmethod
-    async def begin(cls, planned: PlannedTask, *, seed: int | None = None) -> ActionDriver:
+    async def begin(cls, planned: PlannedTask, *, seed: int | None = None, records: Path | None = None) -> ActionDriver:
         """As `start`, for a task that is planned."""
-        setting, preparation = planned.setting, planned.preparation
+        setting, preparation = replace(planned.setting, records=records), planned.preparation
         if seed is not None:
             given = {SEED_VARIABLE: str(seed)}
             setting = replace(setting, given=given)
@@ -212,6 +223,7 @@ class ActionDriver:
 
     async def stop(self) -> None:
         """End it with all that runs in it."""
+        self.calls.close()
         await self.environment.stop()
 
 

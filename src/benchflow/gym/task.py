@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr
@@ -9,14 +10,16 @@ from pydantic import Field, PrivateAttr
 from benchflow.environment import Environment
 from benchflow.errors import RuntimeFailure
 from benchflow.gym.driver import ActionDriver
+from benchflow.gym.game_driver import GameDriver
 from benchflow.gym.located import PLACES, PackageName
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS
-from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
+from benchflow.gym.tool import NEXT_STEP, REPLY, PackageTool, PackageToolConfig
 from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.sandbox.pulling import PullPolicy, PullSettings
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.package import TaskPackage
 from benchflow.task.taken import COPIES
 from cube.container import ContainerBackend
@@ -51,6 +54,8 @@ class PackageTaskMetadata(TaskMetadata):
     """What a worker must have: everything but the package's evidence."""
     steps: tuple[str, ...] = ()
     """The names of its steps, when it has several."""
+    arena: bool = False
+    """Whether it is a game with live peers, of which the first participant is played here."""
 
 
 class PackageTask(Task[PackageTaskMetadata]):
@@ -62,6 +67,10 @@ class PackageTask(Task[PackageTaskMetadata]):
     """When images are pulled."""
     seed: int | None = None
     """What the programs of the package find in `BENCHCUBE_SEED`; without it the variable is not set."""
+    records: str | None = None
+    """A folder in which calls of models by the package's judges are recorded, one folder for each episode."""
+    participants: dict[str, str] = Field(default_factory=dict)
+    """Who plays the other roles of an arena; the others are played by what the document says."""
 
     _driver: ActionDriver | None = PrivateAttr(default=None)
 
@@ -81,7 +90,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
         self._stop()
         package = named_package(self.metadata)
-        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image, self.pull, self.seed)))
+        self._connect(LOOP.run(lambda: self._start(package)))
         self.tool.reset()
         info = {"sandbox": plain(self.environment.record()), "seed": self.seed}
         return Observation.from_text(self.driver.prompt), info
@@ -107,10 +116,11 @@ class PackageTask(Task[PackageTaskMetadata]):
         driver, tool = self._driver, self.tool
         goes_on = bool(self.metadata.steps) if driver is None else driver.course.following is not None
         forbidden = tool.forbids if isinstance(tool, PackageTool) else None
+        missing = {*(() if goes_on else (NEXT_STEP,)), *(() if self.metadata.arena else (REPLY,))}
         return [
             action
             for action in actions
-            if (goes_on or action.name != NEXT_STEP) and not (forbidden is not None and forbidden(action.name))
+            if action.name not in missing and not (forbidden is not None and forbidden(action.name))
         ]
 
     def _refused(self, action: Action, problem: str) -> Observation:
@@ -147,6 +157,15 @@ class PackageTask(Task[PackageTaskMetadata]):
         finally:
             super().close()
 
+    async def _start(self, package: TaskPackage) -> ActionDriver:
+        backend = await BACKENDS.get(package, self.sandbox, self.base_image)
+        backend.pulling = PullSettings(self.pull)
+        settings: dict[str, Any] = {"base_image": self.base_image, "seed": self.seed}
+        if package.view.mode == ARENA:
+            return await GameDriver.open(package, backend, participants=self.participants, **settings)
+        records = Path(self.records) if self.records is not None else None
+        return await ActionDriver.start(package, backend, records=records, **settings)
+
     def _connect(self, driver: ActionDriver) -> None:
         self._driver = driver
         if isinstance(self.tool, PackageTool):
@@ -166,6 +185,9 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
     sandbox: str = AUTO
     base_image: str | None = None
     pull: PullPolicy = "missing"
+    records: str | None = None
+    participants: dict[str, str] = Field(default_factory=dict)
+    """Who plays the other roles of an arena."""
     validate_per_step: bool = False
 
     def verify_installed(self) -> None:
@@ -187,6 +209,8 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
             base_image=self.base_image,
             pull=self.pull,
             seed=self.seed,
+            records=self.records,
+            participants=self.participants,
             validate_per_step=self.validate_per_step,
         )
 
@@ -194,11 +218,3 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
 def named_package(metadata: PackageTaskMetadata) -> TaskPackage:
     """The package on this machine; `PackageError` if its content is not here."""
     return PLACES.find(PackageName(metadata.id, metadata.content_digest, metadata.inside, metadata.bundle))
-
-
-async def _start(
-    package: TaskPackage, sandbox: str, base_image: str | None, pull: PullPolicy, seed: int | None
-) -> ActionDriver:
-    backend = await BACKENDS.get(package, sandbox, base_image)
-    backend.pulling = PullSettings(pull)
-    return await ActionDriver.start(package, backend, base_image=base_image, seed=seed)

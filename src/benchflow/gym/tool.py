@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from benchflow.agents.workspace import Workspace, WorkspaceError
 from benchflow.gym.driver import ActionDriver
+from benchflow.gym.game_driver import GameDriver
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.rollout.policies import normal_tool
 from cube.container import Container
@@ -14,6 +15,8 @@ from cube.core import Action, Observation, StepError, StructuredContent
 from cube.tool import Tool, ToolConfig, tool_action
 
 NEXT_STEP: Final = "next_step"
+REPLY: Final = "reply"
+NO_MESSAGE: Final = "Nobody talks to you in this task."
 NO_NEXT_STEP: Final = "This is the last step; use final_step to end the task."
 
 
@@ -52,6 +55,8 @@ class PackageTool(Tool):
         """Why an action of the tool cannot be called now; None if it can, or if there is no such action."""
         if self.forbids(action):
             return Observation.from_text(f"The package forbids the action '{action}'.")
+        if action == REPLY and self._driver is not None and not isinstance(self._driver, GameDriver):
+            return Observation(contents=[StructuredContent(data={"error": NO_MESSAGE})])
         if action == NEXT_STEP and self._driver is not None and self._driver.course.following is None:
             return Observation(contents=[StructuredContent(data={"error": NO_NEXT_STEP})])
         return None
@@ -118,6 +123,20 @@ class PackageTool(Tool):
             new: the text that takes its place
         """
         return self._do(lambda workspace: workspace.edit_text(path, old, new))
+
+    @tool_action
+    def reply(self, text: str) -> Any:
+        """Answer the last message to you; what you see next is the message after it.
+
+        Args:
+            text: your whole answer
+        """
+        return self._do(lambda workspace: self._reply(workspace, text))
+
+    async def _reply(self, workspace: Workspace, text: str) -> str:
+        del workspace
+        driver = self._driver
+        return await driver.reply(text) if isinstance(driver, GameDriver) else NO_MESSAGE
 
     @tool_action
     def next_step(self) -> Any:

@@ -6,6 +6,7 @@ call that the server refuses (`ok: false`) is an answer.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -53,16 +54,59 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def prompt_text(blocks: Any) -> str:
-    """The text of a prompt; an image is an `EnvironmentFailure`, because the prompt of a package is text."""
-    if not isinstance(blocks, list):
+PROMPT_IMAGES: Final = "/prompt-images"
+"""Where a sandbox has the images of a prompt."""
+_IMAGE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif"}
+_MAX_IMAGES: Final = 32 << 20
+"""Bytes of all images of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrsPrompt:
+    """A prompt as a package can hold it: text, which says where in the sandbox its images are, and those by name."""
+
+    text: str
+    images: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def read_prompt(blocks: Any) -> OrsPrompt:
+    """What a server gave as a prompt; blocks other than text and images are an `EnvironmentFailure`."""
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise EnvironmentFailure("The ORS server gave a prompt that is not a list of blocks.", code="ors-protocol")
-    kinds = {block.get("type") for block in blocks if isinstance(block, dict)}
-    if kinds - {"text"}:
+    texts: list[str] = []
+    images: dict[str, bytes] = {}
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                texts.append(str(block.get("text", "")))
+            case "image":
+                name = f"image-{len(images) + 1}.{_image_type(block)}"
+                images[name] = _image(block)
+                texts.append(f"[Image: {PROMPT_IMAGES}/{name}]")
+            case other:
+                message = f"The prompt has a block of the type {str(other)[:40]!r}, which a package cannot hold."
+                raise EnvironmentFailure(message, code="ors-prompt")
+    if sum(map(len, images.values())) > _MAX_IMAGES:
+        message = f"The images of the prompt have more than {_MAX_IMAGES >> 20} MB."
+        raise EnvironmentFailure(message, code="ors-prompt")
+    return OrsPrompt("\n\n".join(texts), images)
+
+
+def _image_type(block: Mapping[str, Any]) -> str:
+    given = str(block.get("mimeType"))
+    if given not in _IMAGE_TYPES:
+        known = ", ".join(_IMAGE_TYPES)
         raise EnvironmentFailure(
-            "The prompt has blocks other than text, which a package cannot hold.", code="ors-prompt"
+            f"The prompt has an image of the type {given[:40]!r}; use one of {known}.", code="ors-prompt"
         )
-    return "\n\n".join(str(block.get("text", "")) for block in blocks)
+    return _IMAGE_TYPES[given]
+
+
+def _image(block: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(str(block.get("data")), validate=True)
+    except ValueError as error:
+        raise EnvironmentFailure("The prompt has an image that is not base64.", code="ors-protocol") from error
 
 
 class OrsClient:
@@ -158,8 +202,8 @@ class OrsSession:
         self._client: Final = client
         self._environment: Final = environment
 
-    async def prompt(self) -> str:
-        return prompt_text(await self._client.request("GET", f"/{self._environment}/prompt", sid=self.id))
+    async def prompt(self) -> OrsPrompt:
+        return read_prompt(await self._client.request("GET", f"/{self._environment}/prompt", sid=self.id))
 
     async def tools(self) -> list[OrsTool]:
         path = f"/{self._environment}/task_tools"

@@ -1,7 +1,7 @@
 """Imports the tasks of an ORS environment as packages, each pinned to the specification that the server gave.
 
-The prompt becomes the body of `task.md`, `benchflow.ors` says where the episode is played, and the verifier is an
-`ors-episode` over the rewards that a rollout writes down.
+The prompt becomes the body of `task.md`, its images are mounted in the sandbox, `benchflow.ors` says where the episode
+is played, and the verifier is an `ors-episode` over the rewards that a rollout writes down.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import yaml
 
 from benchflow.errors import UsageError
 from benchflow.files.atomic import staged_folder
-from benchflow.ors.ors_client import OrsClient, spec_digest
+from benchflow.ors.ors_client import PROMPT_IMAGES, OrsClient, OrsPrompt, spec_digest
 from benchflow.task.document.markdown import escape_headings
 
+_IMAGES: Final = "prompt-images"
 VERIFIER: Final = """---
 document_version: "0.3"
 verifier:
@@ -71,18 +72,28 @@ async def import_tasks(client: OrsClient, selection: OrsSelection, target: Path)
         yield place
 
 
-def _write(place: Path, name: str, prompt: str, pinned: dict[str, Any]) -> None:
+def _write(place: Path, name: str, prompt: OrsPrompt, pinned: dict[str, Any]) -> None:
     front = {
         "schema_version": "1.3",
         "task": {"name": name},
         "environment": {"network_mode": "no-network"},
-        "benchflow": {"document_version": "0.6", "ors": pinned},
+        "benchflow": {"document_version": "0.6", "ors": pinned, **_assets(prompt)},
     }
-    body = escape_headings(prompt.strip())
+    body = escape_headings(prompt.text.strip())
     with staged_folder(place) as folder:
         (folder / "task.md").write_text(f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n{body}\n")
+        for image, data in prompt.images.items():
+            (folder / _IMAGES).mkdir(exist_ok=True)
+            (folder / _IMAGES / image).write_bytes(data)
         (folder / "verifier").mkdir()
         (folder / "verifier" / "verifier.md").write_text(VERIFIER)
+
+
+def _assets(prompt: OrsPrompt) -> dict[str, Any]:
+    """What puts the images of a prompt where its text says that they are."""
+    if not prompt.images:
+        return {}
+    return {"assets": [{"path": _IMAGES, "visibility": "agent", "mount_phase": "environment", "target": PROMPT_IMAGES}]}
 
 
 def _name(text: str) -> str:

@@ -10,6 +10,19 @@ from typing import TYPE_CHECKING
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from benchflow.record.arena_record import (
+        ArenaMessage,
+        ArenaPart,
+        ArenaRole,
+        MessageFile,
+        MessagePart,
+        MessageParts,
+        Player,
+        RoleStatus,
+        RoleToolCall,
+        read_messages,
+        read_tool_calls,
+    )
     from benchflow.record.codec import JsonLines, read_lines, write_document
     from benchflow.record.identity import (
         ALWAYS_WIN,
@@ -24,7 +37,6 @@ if TYPE_CHECKING:
         work_key,
     )
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, TaskChoice, list_jobs
-    from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
     from benchflow.record.model_calls import (
@@ -64,6 +76,16 @@ if TYPE_CHECKING:
         Workspace,
     )
     from benchflow.record.schemas import schema
+    from benchflow.record.summaries.arena_summary import (
+        ArenaStatistics,
+        CrossPlay,
+        Pairing,
+        Rating,
+        RatingGroup,
+        RoleMean,
+    )
+    from benchflow.record.summaries.estimates import Bounds, Estimate
+    from benchflow.record.summaries.job_summary import Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
@@ -71,6 +93,10 @@ __all__ = [
     "ALWAYS_WIN",
     "AgentEnd",
     "AgentPart",
+    "ArenaMessage",
+    "ArenaPart",
+    "ArenaRole",
+    "ArenaStatistics",
     "Artifact",
     "Bounds",
     "BranchOption",
@@ -81,6 +107,7 @@ __all__ = [
     "CallRetry",
     "CleanupFailure",
     "Counted",
+    "CrossPlay",
     "DamagedLine",
     "EarlierScore",
     "ErrorRecord",
@@ -95,6 +122,9 @@ __all__ = [
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "MessageFile",
+    "MessagePart",
+    "MessageParts",
     "ModelCall",
     "ModelCalls",
     "NoOutcome",
@@ -102,13 +132,20 @@ __all__ = [
     "Notes",
     "Outcome",
     "Pair",
+    "Pairing",
     "PartOutcome",
     "Phase",
+    "Player",
     "Proof",
     "ProofKey",
+    "Rating",
+    "RatingGroup",
     "RescoreNote",
     "Result",
     "RewardLine",
+    "RoleMean",
+    "RoleStatus",
+    "RoleToolCall",
     "RolloutFolder",
     "Rung",
     "RungOutcome",
@@ -140,9 +177,11 @@ __all__ = [
     "pair",
     "read_leaderboard",
     "read_lines",
+    "read_messages",
     "read_model_calls",
     "read_rewards",
     "read_summary",
+    "read_tool_calls",
     "read_trajectory",
     "schema",
     "work_key",
@@ -152,6 +191,12 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "benchflow.record.arena_record": (
+            "ArenaMessage ArenaPart ArenaRole MessageFile MessagePart MessageParts Player RoleStatus RoleToolCall "
+            "read_messages read_tool_calls"
+        ),
+        "benchflow.record.summaries.arena_summary": "ArenaStatistics CrossPlay Pairing Rating RatingGroup RoleMean",
+        "benchflow.record.summaries.estimates": "Bounds Estimate",
         "benchflow.record.identity": (
             "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
         ),
@@ -170,7 +215,7 @@ __getattr__ = lazy_names(
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.leaderboard_index": "Leaderboard read_leaderboard",
         "benchflow.record.schemas": "schema",
-        "benchflow.record.job_summary": "Bounds Estimate Statistics Summary WiderCounts read_summary",
+        "benchflow.record.summaries.job_summary": "Statistics Summary WiderCounts read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },

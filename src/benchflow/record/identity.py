@@ -123,6 +123,9 @@ class Settings:
     """The rollout whose calls of models are repeated, and how strictly."""
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
+    participants: Mapping[str, str] | None = None
+    """Who plays the other roles of an arena, where that is not left to the document."""
+    seed: int | None = None
     isolation: str | None = None
     """A rung, or `auto`, that replaces what packages declare."""
 
@@ -130,9 +133,12 @@ class Settings:
         return _sha256([plain(self)])
 
 
-def work_key(task: TaskId, settings: str, attempt: int) -> WorkKey:
-    """What the work is, by content; `settings` is the digest of the settings, the same for all work of a job."""
-    content = [task.name, task.content_digest, task.ordinal, settings, attempt]
+def work_key(task: TaskId, settings: str, attempt: int, line_up: Sequence[Any] = ()) -> WorkKey:
+    """What the work is, by content; `settings` is the digest of the settings, the same for all work of a job.
+
+    `line_up` says who plays whom, where that differs between items.
+    """
+    content = [task.name, task.content_digest, task.ordinal, settings, attempt, *([line_up] if line_up else [])]
     return WorkKey(_sha256(content)[:32])
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError, did_you_mean
 from benchflow.files.strict_json import StrictJSONError, parse_json
+from benchflow.record.arena_record import Player
 from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
 from benchflow.record.layout import JobPlaces, is_folder_name
@@ -82,7 +83,28 @@ class JobRequest:
     directory: str = ""
     """Where relative sources begin; empty for the working directory."""
     choice: TaskChoice = ALL_TASKS
-    """Which of the tasks of the sources."""
+    """Which of the tasks of the sources; its seed is that of games too."""
+    participants: Mapping[str, Player] = field(default_factory=dict, hash=False)
+    """Who plays which role of the arenas of the job, where that is not left to documents."""
+    rotation: tuple[Player, ...] = ()
+    """Players that have each role of an arena in turn; `agent` and `model` are the first of them. Empty: `agent` has
+    the first role."""
+
+    @property
+    def players(self) -> tuple[Player, ...]:
+        """Everybody who has the place of the agent of the job, and the participants that were named."""
+        return tuple(dict.fromkeys((*self.agents, *self.participants.values())))
+
+    @property
+    def agents(self) -> tuple[Player, ...]:
+        """The agent of the job, or the agents that take turns."""
+        return self.rotation or (Player(self.agent, self.model),)
+
+    def words(self) -> str:
+        """Who plays, for people."""
+        if self.rotation:
+            return f"agents {', '.join(map(str, self.rotation))}, in turn"
+        return f"agent {self.agent}, model {self.model or '–'}"
 
     def settings(self) -> Settings:
         """What besides the task and the attempt decides an outcome."""
@@ -99,6 +121,7 @@ class JobRequest:
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,
             isolation=self.isolation,
+            participants={role: str(player) for role, player in self.participants.items()} or None,
         )
 
 
@@ -109,7 +132,7 @@ class JobRecord:
     name: str
     request: JobRequest = field(metadata=FLAT)
     planned: int
-    """Rollouts: tasks times attempts."""
+    """Rollouts: line-ups of tasks times attempts."""
     created_at: str
     superseded: tuple[WorkKey, ...] = ()
     """Keys of results that no longer count, because their packages had changed or were gone when it was last run."""
@@ -118,8 +141,11 @@ class JobRecord:
 
     def to_dict(self) -> dict[str, Any]:
         request = {**asdict(self.request), "sources": list(self.request.sources)}
-        if self.request.choice == ALL_TASKS:
-            del request["choice"]
+        request["rotation"] = list(request["rotation"])
+        given = {"choice": self.request.choice != ALL_TASKS, "participants": request["participants"]}
+        for name, differs in {**given, "rotation": request["rotation"]}.items():
+            if not differs:
+                del request[name]
         return {
             "schema": JOB_SCHEMA,
             "name": self.name,

@@ -85,6 +85,40 @@ class RolloutFolder(StepFolder):
         return self.path / "model_calls"
 
     @property
+    def a2a(self) -> Path:
+        """What was said in an arena."""
+        return self.path / "a2a"
+
+    @property
+    def a2a_cards(self) -> Path:
+        """The agent cards of all peers, by role, as they were served."""
+        return self.a2a / "cards.json"
+
+    @property
+    def a2a_task(self) -> Path:
+        """The assessor's task at its end."""
+        return self.a2a / "task.json"
+
+    @property
+    def a2a_messages(self) -> Path:
+        return self.a2a / "messages.jsonl"
+
+    @property
+    def a2a_events(self) -> Path:
+        """The events of the assessor's task as they came, each with its time."""
+        return self.a2a / "events.jsonl"
+
+    @property
+    def a2a_tool_calls(self) -> Path:
+        """The calls of tools of the environment, by role."""
+        return self.a2a / "tool_calls.jsonl"
+
+    @property
+    def a2a_parts(self) -> Path:
+        """Large parts of messages, by digest."""
+        return self.a2a / "parts"
+
+    @property
     def entrypoint_log(self) -> Path:
         """What the entry point of the image printed."""
         return self.path / "environment" / "entrypoint.log"
@@ -96,7 +130,7 @@ class RolloutFolder(StepFolder):
     @property
     def outputs(self) -> tuple[Path, ...]:
         """Folders with files that came out of sandboxes."""
-        names = ("verifier", "artifacts", "steps", "rounds", "branches", "agent", "environment")
+        names = ("verifier", "artifacts", "steps", "rounds", "branches", "agent", "environment", "a2a")
         return tuple(self.path / name for name in names)
 
     def step(self, name: str | None) -> StepFolder:

@@ -13,9 +13,10 @@ from typing import Any, Final, Self
 from benchflow.files.strict_json import parse_json
 from benchflow.record.codec import plain, read
 from benchflow.record.identity import Settings, WorkKey
-from benchflow.record.job_summary import Estimate, Statistics
 from benchflow.record.outcome import Status
 from benchflow.record.result import Isolation, SandboxPart
+from benchflow.record.summaries.estimates import Estimate
+from benchflow.record.summaries.job_summary import Statistics
 
 LEADERBOARD_SCHEMA: Final = "benchcube.leaderboard.v1"
 

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, Final, Literal, Self, get_args
 
 from benchflow.errors import Category, Issue
+from benchflow.record.arena_record import ArenaPart
 from benchflow.record.codec import FLAT, plain, read
 from benchflow.record.identity import TaskId, WorkKey
 from benchflow.record.outcome import HasOutcome, Outcome, PartOutcome, Status
@@ -287,6 +288,8 @@ class Result(HasOutcome):
     """Seconds by phase, and `total`."""
     usage: Mapping[str, float]
     steps: tuple[StepRecord, ...] = ()
+    arena: ArenaPart | None = None
+    """Of a package whose agents are live peers."""
     notes: Notes = field(default=Notes(), metadata=FLAT)
     key: WorkKey
     started_at: str

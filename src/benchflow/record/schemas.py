@@ -11,16 +11,28 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_type_hints
 
+from benchflow.record.arena_record import ArenaMessage, RoleToolCall
 from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
 from benchflow.record.job import JOB_SCHEMA, JobRecord
-from benchflow.record.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
 from benchflow.record.model_calls import ModelCall
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
+from benchflow.record.summaries.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.trajectory import Event, RewardLine
 
-Document = Literal["result", "job", "summary", "event", "reward", "model-call", "proof-report", "leaderboard"]
+Document = Literal[
+    "result",
+    "job",
+    "summary",
+    "event",
+    "reward",
+    "model-call",
+    "arena-message",
+    "arena-tool-call",
+    "proof-report",
+    "leaderboard",
+]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "result": (Result, RESULT_SCHEMA),
     "job": (JobRecord, JOB_SCHEMA),
@@ -28,11 +40,13 @@ DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "event": (Event, None),
     "reward": (RewardLine, None),
     "model-call": (ModelCall, None),
+    "arena-message": (ArenaMessage, None),
+    "arena-tool-call": (RoleToolCall, None),
     "proof-report": (ProofReport, PROOF_REPORT_SCHEMA),
     "leaderboard": (Leaderboard, LEADERBOARD_SCHEMA),
 }
-"""`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl`, `rewards.jsonl` and `model_calls.jsonl`,
-`proof-report.json`, `leaderboard.json`."""
+"""`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl`, `rewards.jsonl`, `model_calls.jsonl`,
+`a2a/messages.jsonl` and `a2a/tool_calls.jsonl`, `proof-report.json`, `leaderboard.json`."""
 _REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
 
 

@@ -1,7 +1,8 @@
 """The events of a rollout: one JSON line each, stamped and redacted, and read one at a time, for any number of them.
 
 A `Trajectory` is the event sink of agents and is appended to as it happens; `context` adds where in the rollout an
-event belongs. `rewards.jsonl` has one line per judged item and step, then the terminal one.
+event belongs. Agents that work at the same time have an `EventLine` of it each. `rewards.jsonl` has one line per judged
+item and step, then the terminal one.
 """
 
 from __future__ import annotations
@@ -64,33 +65,20 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Trajectory:
-    """Appends events to one file. The file appears with the first event."""
+class EventLine:
+    """One line of work in a trajectory: an event sink with a context and listeners of its own."""
 
-    def __init__(self, path: Path, redactor: Redactor) -> None:
-        self.counts: Counter[str] = Counter()
-        """How many events of each type there were."""
-        self.calls: Counter[frozenset[str]] = Counter()
-        """How often tools were called, by all the names that a call goes by; calls in branches are not counted."""
-        self._redactor = redactor
-        self._lines = JsonLines(path)
+    def __init__(self, write: Callable[[str, Mapping[str, Any], Mapping[str, Any]], Event]) -> None:
+        """`write` gets the type, the context and the fields of an event, and gives it as it was written."""
+        self._write = write
         self._context: dict[str, Any] = {}
         self._listeners: list[Callable[[Event], None]] = []
-        self._sequence = 0
 
     def __call__(self, event: str, /, **fields: Any) -> None:
         """Write one event; fields that are None are left out."""
-        self._sequence += 1
-        line: dict[str, Any] = {"seq": self._sequence, "time": timestamp(), "type": event, **self._context}
-        for name, value in fields.items():
-            if value is not None and name not in ("seq", "time", "type"):
-                line[name] = _bounded(self._redactor.data(_plain(value)))
-        self.counts[event] += 1
-        if event == "tool_call" and "branch" not in line:
-            self.calls[tool_names(line)] += 1
-        self._lines.append(line)
+        written = self._write(event, self._context, fields)
         for listener in self._listeners:
-            listener(cast("Event", line))
+            listener(written)
 
     @contextmanager
     def context(self, **fields: Any) -> Iterator[None]:
@@ -106,12 +94,47 @@ class Trajectory:
     def collected(self) -> Iterator[list[Event]]:
         """The events of the block, as they were written."""
         events: list[Event] = []
-        listener = events.append
+        with self.heard(events.append):
+            yield events
+
+    @contextmanager
+    def heard(self, listener: Callable[[Event], None]) -> Iterator[None]:
+        """Pass every event of the block to a listener, as it was written."""
         self._listeners.append(listener)
         try:
-            yield events
+            yield
         finally:
             self._listeners.remove(listener)
+
+
+class Trajectory(EventLine):
+    """Appends events to one file. The file appears with the first event."""
+
+    def __init__(self, path: Path, redactor: Redactor) -> None:
+        super().__init__(self._append)
+        self.counts: Counter[str] = Counter()
+        """How many events of each type there were."""
+        self.calls: Counter[frozenset[str]] = Counter()
+        """How often tools were called, by all the names that a call goes by; calls in branches are not counted."""
+        self._redactor = redactor
+        self._lines = JsonLines(path)
+        self._sequence = 0
+
+    def line(self) -> EventLine:
+        """A line for one of several that work at the same time; its events have the context of that line only."""
+        return EventLine(self._append)
+
+    def _append(self, event: str, context: Mapping[str, Any], fields: Mapping[str, Any]) -> Event:
+        self._sequence += 1
+        line: dict[str, Any] = {"seq": self._sequence, "time": timestamp(), "type": event, **context}
+        for name, value in fields.items():
+            if value is not None and name not in ("seq", "time", "type"):
+                line[name] = _bounded(self._redactor.data(_plain(value)))
+        self.counts[event] += 1
+        if event == "tool_call" and "branch" not in line:
+            self.calls[tool_names(line)] += 1
+        self._lines.append(line)
+        return cast("Event", line)
 
     def close(self) -> None:
         """Idempotent."""

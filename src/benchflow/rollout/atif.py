@@ -3,12 +3,16 @@
 Prompts become user steps; what the agent thought, said and called between two prompts becomes agent steps, each tool
 call with its result in the same step; rewards become system steps that carry the event in `extra`. A call of a model
 counts for the agent step that it led to; the calls themselves are in `extra` of the document, as they were recorded.
+
+Of an arena, the steps of each role are its own (`extra.role`), and what peers sent each other ends a step; the game,
+its messages and its tool calls are in `extra` of the document.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +21,17 @@ from benchflow.errors import UsageError
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.models.gateway.wire_answers import read_tokens
 from benchflow.record import (
+    ArenaPart,
     CallParts,
     Event,
     ModelCall,
     Result,
     RewardLine,
     RolloutFolder,
+    read_messages,
     read_model_calls,
     read_rewards,
+    read_tool_calls,
     read_trajectory,
 )
 from benchflow.record.codec import plain
@@ -63,7 +70,28 @@ def export_atif(folder: Path) -> dict[str, Any]:
         document["extra"]["model_call_parts"] = {
             f"sha256:{file.name}": file.read_text(encoding="utf-8", errors="replace") for file in files
         }
+    if result.arena is not None:
+        document["extra"] |= _exchange(places, result.arena)
     return document
+
+
+def _exchange(places: RolloutFolder, arena: ArenaPart) -> dict[str, Any]:
+    """What an arena leaves, with the large parts of its messages by digest."""
+    return {
+        "arena": plain(arena),
+        "a2a_messages": [plain(message) for message in read_messages(places.a2a_messages)],
+        **_given(
+            a2a_tool_calls=[plain(call) for call in read_tool_calls(places.a2a_tool_calls)],
+            a2a_message_parts=dict(_message_parts(places)),
+        ),
+    }
+
+
+def _message_parts(places: RolloutFolder) -> Iterator[tuple[str, Any]]:
+    """The large parts of messages; damaged ones are left out."""
+    for file in sorted(places.a2a_parts.glob("[0-9a-f]*")):
+        with suppress(OSError, ValueError, RecursionError):
+            yield f"sha256:{file.name}", json.loads(file.read_bytes())
 
 
 def to_atif(
@@ -78,7 +106,7 @@ def to_atif(
     """The ATIF document of a result, its events, its reward events and its calls of models."""
     agent = result.agent
     made = list(calls)
-    acted = list(_agent_steps(events, agent.model))
+    acted = list(_agent_steps(events, agent.model, result.arena))
     _count_calls([step for step in acted if step["source"] == "agent"], made, parts)
     steps = [*acted, *(_reward_step(reward) for reward in rewards)]
     if not steps:
@@ -107,7 +135,9 @@ def _count_calls(steps: list[dict[str, Any]], calls: Iterable[ModelCall], parts:
         if call.outcome != "answered" or call.place.source != "agent" or not call.usage:
             continue
         ended = _moment(call.time) + call.timing.get("total", 0.0)
-        at = next((at for at, step in enumerate(steps) if _moment(step.get("timestamp")) >= ended), len(steps) - 1)
+        own = [at for at, step in enumerate(steps) if step.get("extra", {}).get("role") in (None, call.place.role)]
+        places = own or list(range(len(steps)))
+        at = next((at for at in places if _moment(steps[at].get("timestamp")) >= ended), places[-1])
         by_step.setdefault(at, []).append(call)
     for at, given in by_step.items():
         step = steps[at]
@@ -159,6 +189,13 @@ class _AgentStep:
             self.time = event.get("time")
             self.context = {key: event[key] for key in _CONTEXT if key in event}
 
+    def answer(self, event: Mapping[str, Any]) -> None:
+        """What a peer was sent at the end of a turn, unless the agent has said it."""
+        self.touch(event)
+        text = _text(event)
+        if text.strip() and text.strip() not in (said.strip() for said in (*self.said, "".join(self.said))):
+            self.said.append(text)
+
     @property
     def empty(self) -> bool:
         return not (self.said or self.thought or self.calls)
@@ -180,23 +217,63 @@ class _AgentStep:
         }
 
 
-def _agent_steps(events: Iterable[Event], model: str | None) -> Iterator[dict[str, Any]]:
-    current = _AgentStep(model)
-    for event in events:
-        kind = event["type"]
-        ends = kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call"))
-        if ends and not current.empty:
-            yield current.render()
-            current = _AgentStep(model)
+def _agent_steps(events: Iterable[Event], model: str | None, arena: ArenaPart | None) -> Iterator[dict[str, Any]]:
+    """Steps in the order in which they began; roles may work at the same time, so each has its own."""
+    steps: list[tuple[int, dict[str, Any]]] = []
+    working: dict[str | None, tuple[int, _AgentStep]] = {}
+
+    def end(role: str | None) -> None:
+        if role in working and not working[role][1].empty:
+            began, step = working.pop(role)
+            steps.append((began, step.render()))
+
+    for number, event in enumerate(events):
+        kind, role = event["type"], event.get("role")
+        known = working.get(role)
+        opens = kind in ("agent_message", "agent_thought", "tool_call")
+        if kind == "user_message" or (opens and known is not None and known[1].results):
+            end(role)
         if kind == "user_message":
-            context = {key: event[key] for key in _CONTEXT if key in event}
-            yield {"source": "user", "message": _text(event), **_given(timestamp=event.get("time"), extra=context)}
-        elif kind in ("agent_message", "agent_thought", "tool_call", "tool_result", "usage"):
-            _add(current, event)
+            steps.append((number, {"source": "user", "message": _text(event), **_stamped(event)}))
+        elif opens or kind in ("tool_result", "usage"):
+            _add(_current(working, role, number, _model_of(role, arena, model)), event)
         elif kind == "oracle":
-            yield {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}
-    if not current.empty:
-        yield current.render()
+            steps.append((number, {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}))
+        elif kind == "a2a_message" and arena is not None and event.get("kind") in ("message", "artifact"):
+            if role in arena.roles:
+                _current(working, role, number, _model_of(role, arena, model)).answer(event)
+                end(role)
+            elif _is_elsewhere(event, arena):  # of an agent of ours, its own prompt says it
+                steps.append((number, {"source": "user", "message": _text(event), **_stamped(event)}))
+    for role in tuple(working):
+        end(role)
+    yield from (step for _, step in sorted(steps, key=lambda item: item[0]))
+
+
+def _current(
+    working: dict[str | None, tuple[int, _AgentStep]], role: str | None, number: int, model: str | None
+) -> _AgentStep:
+    """The step that a role works on; one in which nothing was done yet begins now."""
+    step = working[role][1] if role in working else _AgentStep(model)
+    if role not in working or step.empty:
+        working[role] = (number, step)
+    return step
+
+
+def _model_of(role: str | None, arena: ArenaPart | None, model: str | None) -> str | None:
+    played = arena.roles.get(role) if arena is not None and role is not None else None
+    return model if played is None else played.model
+
+
+def _is_elsewhere(event: Mapping[str, Any], arena: ArenaPart) -> bool:
+    """Whether a message goes to an agent that somebody else runs, of which only messages are known."""
+    receiver = arena.roles.get(str(event.get("to")))
+    return receiver is not None and receiver.url is not None
+
+
+def _stamped(event: Mapping[str, Any]) -> dict[str, Any]:
+    context = {key: event[key] for key in (*_CONTEXT, "to") if key in event}
+    return _given(timestamp=event.get("time"), extra=context)
 
 
 def _add(step: _AgentStep, event: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.agents.protocol import Agent, AgentLimits, PermissionHandler
 from benchflow.errors import UsageError
-from benchflow.record import Settings, TaskId, WorkKey, work_key
+from benchflow.record import Player, Settings, TaskId, WorkKey, work_key
 from benchflow.sandbox.pulling import PullSettings
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class RolloutConfig:
     task: TaskPackage | Path | str
     agent: str
     model: str | None = None
+    participants: Mapping[str, Player] = field(default_factory=dict)
+    """Who plays the other roles of an arena; one that is not named is played by whom the document says. `agent` plays
+    the first participant."""
+    seed: int | None = None
+    """Of an arena: passed to its assessor, unless the package has one."""
     sandbox: str | SandboxBackend = "auto"
     """A name, or a backend that the caller keeps and closes."""
     base_image: str | None = None
@@ -154,6 +159,8 @@ class RolloutConfig:
         return Settings(
             agent=self.agent,
             model=self.model,
+            participants={role: str(player) for role, player in sorted(self.participants.items())} or None,
+            seed=self.seed,
             sandbox=self.sandbox if isinstance(self.sandbox, str) else self.sandbox.name,
             base_image=self.base_image,
             prompts=self.prompts,

@@ -22,6 +22,7 @@ from benchflow.files.redaction import NO_SECRETS, Redactor, redact_folder
 from benchflow.record import (
     AgentEnd,
     AgentPart,
+    ArenaPart,
     CleanupFailure,
     EarlierScore,
     Notes,
@@ -91,6 +92,8 @@ class Draft:
         self.key = key
         self.notes = Notes()
         self.redactor: Redactor = NO_SECRETS
+        self.arena: ArenaPart | None = None
+        """Who played whom, once a game has begun."""
         self.driver: Driver | None = None
         """The driver of the course, once there is one."""
         self.phase: Phase = "plan"
@@ -164,6 +167,7 @@ class Draft:
             attempt=self._attempt,
             timing={**self._timing, "total": time.monotonic() - self._began},
             usage=self._counted(),
+            arena=cleaned(self.arena, clean) if self.arena is not None else None,
             notes=cleaned(self.notes, clean),
             key=self.key,
             started_at=self.started_at,

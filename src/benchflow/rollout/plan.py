@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from benchflow.errors import PackageError, UnsupportedError
+from benchflow.errors import PackageError, UnsupportedError, UsageError
 from benchflow.record import always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, require_finished, skills_folder
+from benchflow.rollout.seats import GAME, Seat, declared_role, participants_network, plan_seats
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Scope, in_step, network_policy
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
 from benchflow.task.document.prompt_plan import UserContract, compile_task_prompt_plan
 from benchflow.task.package import TaskPackage
@@ -23,7 +25,7 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Access
-    from benchflow.rollout.users import BaseUser
+    from benchflow.rollout.users import BaseUser, Helper
 
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
@@ -63,6 +65,32 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoffPlan:
+    """How the roles of a team work together."""
+
+    parallel: bool = False
+    """Whether the roles of a scene work at the same time."""
+    isolated: bool = False
+    """Whether each role has a workspace of its own."""
+    trajectory: str = "none"
+    """How much a role learns about the others: `none`, `metadata` or `full`."""
+    artifacts: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is more than one conversation in one workspace."""
+        return self.parallel or self.isolated or bool(self.artifacts)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "mode": "parallel" if self.parallel else "sequential",
+            "workspace_visibility": "isolated" if self.isolated else "shared",
+            "trajectory_visibility": self.trajectory,
+            "artifacts": list(self.artifacts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutPlan:
     """Everything that is decided before launch."""
 
@@ -74,9 +102,11 @@ class RolloutPlan:
     """What the document's user may do; `none` if it is not used."""
     max_rounds: int
     forbidden_tools: frozenset[str]
-    handoff: str | None = None
-    """How much a role learns about the previous one: `none` or `metadata`; None without a team."""
+    handoff: HandoffPlan | None = None
+    """How the roles of the team work together; None without a team."""
     branches: bool = False
+    seats: tuple[Seat, ...] = ()
+    """The participants of an arena; empty for everything else."""
 
     def record(self) -> dict[str, Any]:
         """The plan for `config.json`: no prompts, no values of variables."""
@@ -86,6 +116,7 @@ class RolloutPlan:
             "max_rounds": self.max_rounds,
             "user": self.user.to_dict() if self.user.status != "none" else None,
             "forbidden_tools": sorted(self.forbidden_tools),
+            **({"handoff": self.handoff.record()} if self.handoff is not None else {}),
         }
 
 
@@ -100,6 +131,12 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     fixed = always_wins(config.agent)
     if not fixed:
         require_finished(package)
+    if view.mode == ARENA:
+        return _arena(package, config, machine)
+    if config.participants or config.seed is not None:
+        given = "--participant" if config.participants else "--seed"
+        message = f"{given} is for arenas; the mode of this package is {view.mode}."
+        raise UsageError(message, code="not-an-arena")
     declared_user = view.prompt_plan.user_runtime
     plays_user = declared_user.status != "none" and declared_user.runtime_kind != "none"
     if config.agent in (ORACLE, NOP) or config.user is not None or config.prompts is not None:
@@ -125,9 +162,81 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         user=contract,
         max_rounds=max(turns, config.max_user_rounds or contract.max_rounds or DEFAULT_ROUNDS),
         forbidden_tools=forbidden_tools(view.namespace.agent_policy),
-        handoff=declared_user.handoff_trajectory_visibility if declared_user.handoff_kind != "none" else None,
+        handoff=_handoff(view, config, fixed=fixed),
         branches=branches,
     )
+
+
+def _arena(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:
+    """One step, in which every seat with an agent of ours has a turn; how often it speaks is the assessor's."""
+    view = package.view
+    if config.prompts is not None or config.scenes is not None or config.user is not None:
+        message = "The assessor of an arena decides who hears what: prompts, scenes and users have no place in it."
+        raise UnsupportedError(message, code="prompts-in-arena", path="benchflow.interaction.mode")
+    seats = plan_seats(package, config)
+    agents = [seat.role.agent for seat in seats if seat.url is None]
+    own = (*(("oracle",) if ORACLE in agents else ()), *(("agent",) if set(agents) - {ORACLE, NOP} else ()))
+    skills = skills_folder(view)
+    step = StepPlan(
+        name=None,
+        index=0,
+        prompt=view.prompt,
+        turns=tuple(
+            PlannedTurn(seat.role, seat.instructions, GAME, skills_folder(view, seat.role.skills_dir) or skills)
+            for seat in seats
+            if seat.url is None
+        ),
+        agent=view.config.agent,
+        timeout_sec=None,
+        network=participants_network(view),
+        artifacts=view.config.artifacts,
+    )
+    return RolloutPlan(
+        view=view,
+        mode=ARENA,
+        steps=(step,),
+        secrets=gather_secrets(view, machine, ("environment", "verifier", "judge", *own)),
+        user=UserContract(),
+        max_rounds=1,
+        forbidden_tools=forbidden_tools(view.namespace.agent_policy),
+        seats=seats,
+    )
+
+
+def _handoff(view: TaskRuntimeView, config: RolloutConfig, *, fixed: bool) -> HandoffPlan | None:
+    """How the team works, if there is one; a single agent that replaces it hands nothing over."""
+    plan = None if fixed or config.prompts is not None else _declared_handoff(view)
+    if plan is None or not plan.apart:
+        return plan
+    path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"
+    if plan.isolated and view.manifest is not None:
+        message = f"{path}: services of the environment cannot be forked, so no role can have them to itself."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+    if config.user is not None:
+        message = f"{path}: a user speaks to a sequential team in one workspace, without handoff artifacts, only."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+    return plan
+
+
+def require_one_actor(view: TaskRuntimeView) -> None:
+    """Raise `UnsupportedError` for what one actor, who takes all turns in one workspace, cannot play."""
+    if view.mode == ARENA:
+        message = "benchflow.interaction.mode: the peers of an arena are live; use bench run, a gym task, or serve a2a."
+        raise UnsupportedError(message, code="arena-unsupported", path="benchflow.interaction.mode")
+    plan = _declared_handoff(view)
+    if plan is not None and plan.apart:
+        path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"
+        message = f"{path}: the roles of this team work apart, and here one actor takes every turn; use bench run."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+
+
+def _declared_handoff(view: TaskRuntimeView) -> HandoffPlan | None:
+    declared = view.prompt_plan.user_runtime
+    if declared.handoff_kind == "none":
+        return None
+    mode, _, workspace = declared.handoff_kind.partition("-")
+    told = declared.handoff_trajectory_visibility or "none"
+    return HandoffPlan(mode == "parallel", workspace == "isolated", told, declared.handoff_artifacts)
 
 
 def make_user(
@@ -136,17 +245,22 @@ def make_user(
     config: RolloutConfig,
     machine: Mapping[str, str],
     access: Access | None = None,
+    tools: Helper | None = None,
 ) -> BaseUser | None:
     """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
-    return config.user if config.user is not None else document_user(package, plan.user, machine, access)
+    return config.user if config.user is not None else document_user(package, plan.user, machine, access, tools)
 
 
 def document_user(
-    package: TaskPackage, contract: UserContract, machine: Mapping[str, str], access: Access | None = None
+    package: TaskPackage,
+    contract: UserContract,
+    machine: Mapping[str, str],
+    access: Access | None = None,
+    tools: Helper | None = None,
 ) -> BaseUser | None:
     """A new user as the document declares it; None if the contract has none.
 
-    The calls of one that is played by a model are recorded and counted by `access`.
+    The calls of one that is played by a model are recorded and counted by `access`; `tools` are its own.
     """
     document = package.document
     if contract.status == "none" or contract.runtime_kind == "none" or document is None:
@@ -155,7 +269,7 @@ def document_user(
 
     facts = dict(document.user.private_facts) if document.user is not None else {}
     if contract.runtime_kind == "model-linear" and contract.model is not None:
-        ask = model_caller(machine, access)
+        ask = model_caller(machine, access, tools)
         return ModelDocumentNudgeUser(contract.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
 
@@ -262,25 +376,10 @@ def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) ->
     folders = {scene.name: scene.skills_dir for scene in scenes}
     turns = []
     for turn in planned:
-        role = _role(view, turn.role or "")
+        role = declared_role(view, turn.role or "")
         skills = skills_folder(view, role.skills_dir, folders.get(turn.scene))
         turns.append(PlannedTurn(role, turn.prompt, turn.scene, skills))
     return tuple(turns)
-
-
-def _role(view: TaskRuntimeView, name: str) -> Role:
-    declared = view.roles[name]
-    return Role(
-        name=name,
-        agent=declared.agent,
-        model=declared.model,
-        reasoning_effort=declared.reasoning_effort,
-        env=declared.env,
-        timeout_sec=declared.timeout_sec,
-        idle_timeout_sec=declared.idle_timeout_sec,
-        skills_dir=declared.skills_dir,
-        capabilities=tuple(declared.capabilities or ()),
-    )
 
 
 def _step_record(step: StepPlan) -> dict[str, Any]:

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from benchflow.agents.oracle_agent import SCRIPT
-from benchflow.errors import AgentFailure, EnvironmentFailure, Issue, JudgeFailure, PackageError, UnsupportedError
+from benchflow.errors import (
+    AgentFailure,
+    EnvironmentFailure,
+    Issue,
+    JudgeFailure,
+    PackageError,
+    UnsupportedError,
+    UsageError,
+)
 from benchflow.files.redaction import SHORTEST_DECLARED, secret_values
 from benchflow.record import Isolation, Rung, ToolAudit
 from benchflow.sandbox.factory import ChosenIsolation
@@ -26,6 +34,7 @@ from benchflow.task.runtime_capabilities import COMPOSE_FILES
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import (
     AgentJudgeStrategy,
+    AssessorStrategy,
     GainStrategy,
     HybridStrategy,
     LLMJudgeStrategy,
@@ -34,7 +43,6 @@ from benchflow.verifier.ladder import OPEN
 from benchflow.verifier.scope import Scope, config_of, scope_of, verifier_variables
 
 if TYPE_CHECKING:
-    from benchflow.models import ChatModel
     from benchflow.models.called_tools import WireTools
 
 SEARCH_TOOLS: Final = frozenset(
@@ -255,47 +263,84 @@ def require_finished(package: TaskPackage) -> None:
             raise PackageError(message, code=issue.code, file=issue.file, line=issue.line)
 
 
+class Judge(Protocol):
+    """Somebody whom a verifier asks."""
+
+    @property
+    def name(self) -> str:
+        """A model, or an agent."""
+
+    def check_now(self) -> None:
+        """Raise `ModelFailure` or `JudgeFailure` if it is already clear that it cannot be asked; may take a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AgentJudge:
+    """An agent that judges."""
+
+    scope: Scope
+    strategy: AgentJudgeStrategy
+    variables: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return " ".join(part for part in (self.strategy.agent, self.strategy.model) if part)
+
+    def check_now(self) -> None:
+        from benchflow.verifier.judging.agent_as_judge import make_judge
+
+        try:
+            make_judge(self.scope, self.strategy, self.strategy.model, self.variables).check(self.variables)
+        except UsageError as error:
+            message = f"The judge '{self.strategy.agent}' cannot be used: {error}"
+            raise JudgeFailure(message, code=error.code) from error
+
+
 def judges(
     view: TaskRuntimeView,
     machine: Mapping[str, str],
     steps: Iterable[str | None] = (None,),
     *,
     strategy: str | None = None,
-) -> list[ChatModel]:
-    """The models that the verifiers of these steps call, by the declared strategy or the one that is named.
+) -> list[Judge]:
+    """Whom the verifiers of these steps ask, by the declared strategy or the one that is named.
 
     A variable that a verifier takes and that is not set is an `EnvironmentFailure`.
     """
-    asked: list[tuple[str, Mapping[str, str]]] = []
+    found: list[Judge] = []
     for step in steps:
         scope = scope_of(view, step)
+        asked = list(_judges(scope, strategy))
+        if not asked:
+            continue
+        from benchflow.models import ChatModel  # most packages have no judge
+
         variables = {**machine, **verifier_variables(scope, machine).values}
-        asked += [(model, variables) for model in sorted(set(_judges(scope, strategy)))]
-    if not asked:
-        return []
-    from benchflow.models import ChatModel  # most packages have no judge
-
-    return [ChatModel(model, variables) for model, variables in asked]
+        found += [ChatModel(model, variables) for model in sorted({item for item in asked if isinstance(item, str)})]
+        found += [_AgentJudge(scope, item, variables) for item in asked if not isinstance(item, str)]
+    return found
 
 
-def require_judges(models: Iterable[ChatModel]) -> None:
-    """Raise a `JudgeFailure` for the first that cannot be called; nothing is sent. May take a moment."""
+def require_judges(asked: Iterable[Judge]) -> None:
+    """Raise a `JudgeFailure` for the first that cannot be asked; nothing is sent. May take a moment."""
     from benchflow.models import ModelFailure
 
-    for model in models:
+    for judge in asked:
         try:
-            model.check_now()
+            judge.check_now()
         except ModelFailure as failure:
             message = str(failure).replace("The model", "The judge", 1)
             raise JudgeFailure(message, code=_CODES.get(failure.code, "judge-unavailable")) from failure
 
 
-def _judges(scope: Scope, name: str | None) -> Iterator[str]:
-    """The models that a strategy calls, itself or through others."""
+def _judges(scope: Scope, name: str | None) -> Iterator[str | AgentJudgeStrategy]:
+    """The models that a strategy calls, itself or through others, and the agents that judge."""
     _, strategy = scope.strategy(name)
     match strategy:
         case LLMJudgeStrategy():
             yield strategy.model or _rubric_model(scope, strategy.rubric) or scope.config.judge.model
+        case AgentJudgeStrategy() if strategy.agent is not None:
+            yield strategy
         case AgentJudgeStrategy():
             yield strategy.model or scope.config.judge.model
         case HybridStrategy():
@@ -303,6 +348,19 @@ def _judges(scope: Scope, name: str | None) -> Iterator[str]:
                 yield from _judges(scope, factor.strategy)
         case GainStrategy():
             yield from _judges(scope, strategy.strategy)
+        case AssessorStrategy():
+            model = assessor_model(strategy, scope.config.judge.model)
+            if model is not None:
+                yield model
+
+
+def assessor_model(strategy: AssessorStrategy, otherwise: str) -> str | None:
+    """The model that an assessor asks: its own, or the judge of a declared game; None if it asks none that we know."""
+    if strategy.agent is not None:
+        kind, _, argument = strategy.agent.partition(":")
+        return (argument or strategy.model) if kind == "model" else None
+    judge = strategy.config.get("judge")
+    return (judge.get("model") or strategy.model or otherwise) if isinstance(judge, Mapping) else None
 
 
 def _rubric_model(scope: Scope, path: str) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,7 @@ from benchflow.rollout.policies import Chosen, chosen_without_proof, judges, req
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
 from benchflow.verifier.ladder import OPEN
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
     from benchflow.rollout.ors_tools import OrsTools
     from benchflow.rollout.proving import MakeVerifier
 
+KEPT_KEY: Final = "kept-by-the-model-gateway"
+"""What an environment gets for a provider's key that the package names: the same in all rollouts, so that they share
+what was installed for one of them."""
 START_SEC: Final = 900.0
 """Time limit of an environment after its build until it is ready."""
 
@@ -98,6 +103,8 @@ class Rollout:
         self._chosen: Chosen = {}
         self._judged = False
         """Whether a verifier asks a model."""
+        self._asks_nobody = False
+        """Whether no agent asks a model."""
         self._began = 0.0
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
@@ -130,6 +137,8 @@ class Rollout:
         """What the user or a proof chooses; a backend that a proof needs stays for the rollout."""
         config = self.config
         package = task_package(config.task)
+        if package.view.mode == ARENA:  # what participants leave is not verified
+            return
         chosen = chosen_without_proof(package.view, config.isolation)
         if chosen is None:
             if self._on_phase is not None:
@@ -153,7 +162,7 @@ class Rollout:
         async with (
             self._models() as models,
             self._backend(planned.package) as backend,
-            self._environment(planned, backend) as environment,
+            self._environment(planned, backend, models) as environment,
         ):
             return await self._drive(planned, environment, models)
 
@@ -161,7 +170,7 @@ class Rollout:
     async def _models(self) -> AsyncIterator[Gateway | None]:
         """The model gateway: the caller's, or a new one that ends with the rollout; None where nobody asks a model."""
         config = self.config
-        if config.agent in (ORACLE, NOP) and not self._judged:
+        if self._asks_nobody and not self._judged:
             yield None
             return
         if config.gateway is not None:
@@ -206,6 +215,7 @@ class Rollout:
                 base_image=config.base_image,
                 blames=config.agent not in (ORACLE, NOP),
                 models=grant.seat(CallPlace("judge", "judge")) if grant is not None else None,
+                installations=config.installations,
             )
             async with self._tools(planned, environment) as tools:
                 return await self._walk(planned, verifier, rounds, trajectory, tools, grant)
@@ -248,13 +258,20 @@ class Rollout:
             tools=tools,
             grant=grant,
         )
-        draft.driver = AgentDriver(context, draft)
+        draft.driver = self._driver(context)
         try:
             return await draft.driver.walk()
         except Attributed as error:
             verdict = error.verdict
             trajectory("error", category=verdict.category, code=verdict.code, message=verdict.reason)
             raise
+
+    def _driver(self, context: TurnContext) -> AgentDriver:
+        if not context.plan.seats:
+            return AgentDriver(context, self._draft)
+        from benchflow.rollout.drivers.arena import ArenaDriver  # most rollouts have no peers
+
+        return ArenaDriver(context, self._draft)
 
     def _agents_until(self, plan: RolloutPlan) -> float | None:
         """When agents have to end, so that the deadline of the rollout leaves time for verification."""
@@ -272,6 +289,7 @@ class Rollout:
             make_agent(config, config.agent, config.model, self._machine)
         package = await taken_package(package)
         plan = plan_rollout(package, config, self._machine)
+        self._asks_nobody = all(turn.role.agent in (ORACLE, NOP) for step in plan.steps for turn in step.turns)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
         with attributed("agent", "plan"):
             agents = tuple(
@@ -286,6 +304,8 @@ class Rollout:
     async def _check_agents(self, planned: _Planned) -> None:
         """Refuse an agent that cannot start, before anything is started."""
         secrets = planned.plan.secrets.of("agent")
+        if planned.plan.seats:
+            _require_arena()
         for agent, role in planned.agents:
             if always_wins(role.agent):
                 continue
@@ -324,7 +344,9 @@ class Rollout:
                 await self._draft.clean_up("backend", backend.close)
 
     @asynccontextmanager
-    async def _environment(self, planned: _Planned, backend: SandboxBackend) -> AsyncIterator[Environment]:
+    async def _environment(
+        self, planned: _Planned, backend: SandboxBackend, models: Gateway | None
+    ) -> AsyncIterator[Environment]:
         """The started environment; it is always removed at the end of the block."""
         draft, config = self._draft, self.config
         environment: Environment | None = None
@@ -336,6 +358,8 @@ class Rollout:
             try:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
+                    if models is not None and config.agent not in (ORACLE, NOP):
+                        preparation = _without_keys(preparation, models)
                     state = await _installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
@@ -367,7 +391,7 @@ class Rollout:
             plan.secrets,
             lambda: stack.enter_context(scratch("nothing-")),
         )
-        if self.config.agent != ORACLE:
+        if self.config.agent != ORACLE or plan.seats:  # the boxes of an arena are alike, and the oracle has only one
             return preparation
         spec = preparation.spec
         own = [mount for mount in asset_mounts(plan.view, "oracle") if mount not in spec.mounts]
@@ -396,6 +420,26 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
+
+
+def _without_keys(preparation: Preparation, models: Gateway) -> Preparation:
+    """The environment without keys of providers: agents get a token in their place, services beside them nothing."""
+    from benchflow.models.gateway import without_keys
+
+    spec, services = preparation.spec, preparation.services
+    if services is not None:
+        services = replace(services, env=without_keys(services.env, models.keys, KEPT_KEY))
+    env = without_keys(spec.env, models.keys, KEPT_KEY)
+    return replace(preparation, spec=replace(spec, env=env), services=services)
+
+
+def _require_arena() -> None:
+    """Refuse an arena without the libraries that its peers speak through."""
+    if all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
+        return
+    from cube.extras import extra_command
+
+    raise UsageError(f"An arena needs the extra arena: {extra_command('arena')}", code="extra-missing")
 
 
 def _machine(config: RolloutConfig) -> Mapping[str, str]:

@@ -12,12 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.record import Event
 
 if TYPE_CHECKING:
+    from benchflow.models import ChatModel
     from benchflow.models.gateway import Access
 
 FOLLOW_UP: Final = "User follow-up:"
@@ -220,9 +221,18 @@ def _said(event: Mapping[str, Any]) -> Any:
     return ""
 
 
-def model_caller(machine: Mapping[str, str] | None = None, access: Access | None = None) -> ModelCall:
+class Helper(Protocol):
+    """What a model that plays a user can use before it answers."""
+
+    async def ask(self, chat: ChatModel, prompt: str, *, max_output_tokens: int) -> str:
+        """The answer of the model to a prompt."""
+
+
+def model_caller(
+    machine: Mapping[str, str] | None = None, access: Access | None = None, tools: Helper | None = None
+) -> ModelCall:
     """Asks models with the keys among these variables; the process's own when left out. Calls are recorded and counted
-    by `access`."""
+    by `access`; the models may call `tools`."""
 
     async def ask(model: str, prompt: str) -> str:
         from benchflow.models import ChatModel, ModelFailure
@@ -231,6 +241,8 @@ def model_caller(machine: Mapping[str, str] | None = None, access: Access | None
         messages = [{"role": "user", "content": prompt}]
         try:
             chat = ChatModel(model, machine, access=access)
+            if tools is not None:
+                return await tools.ask(chat, prompt, max_output_tokens=MAX_ANSWER_TOKENS)
             reply = await chat.complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
         except ModelFailure as error:
             if error.code in LIMIT_CODES:

@@ -19,7 +19,7 @@ import anyio.to_thread
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError, UsageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, LOCAL, load_backend, status_of
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.sandbox.task_policy import (

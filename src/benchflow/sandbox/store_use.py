@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.files.leases import Leases
+from benchflow.files.locks import Leases
 
 _EVERY_SEC: Final = 600.0
 """How exactly the last use is kept: one system call per layer, and not for every sandbox."""

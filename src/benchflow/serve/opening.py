@@ -45,8 +45,12 @@ class Opener:
         pull: str = "missing",
         isolation: str | None = None,
         limits: EpisodeLimits | None = None,
+        records: Path | None = None,
     ) -> None:
-        """Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed."""
+        """`records` is a folder for the calls of models that judges and simulated users make.
+
+        Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed.
+        """
         if sandbox != AUTO:
             SANDBOXES.load(sandbox)
         request = JobRequest(
@@ -54,6 +58,7 @@ class Opener:
         )
         names = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
         self._base_image: Final = base_image
+        self._records: Final = records
         self._limits: Final = limits or EpisodeLimits()
         self._planned: Final[dict[Path, PlannedTask]] = {}
         """By folder, last used last; one whose package has changed since is not used."""
@@ -90,7 +95,7 @@ class Opener:
         if not secrets:
             self._remember(folder, planned)
         try:
-            return package, await ActionDriver.begin(planned, seed=task.seed)
+            return package, await ActionDriver.begin(planned, seed=task.seed, records=self._records)
         except BaseException:
             self._planned.pop(folder, None)  # its image may be gone, for instance: the next episode looks again
             raise

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -36,6 +36,10 @@ from benchflow.serve.episode import (
 from benchflow.serve.tool_arguments import wrong_arguments
 from benchflow.serve.workspace_tools import TOOLS, run_workspace_tool, submit_tool
 from benchflow.task.package import TaskPackage
+
+if TYPE_CHECKING:
+    from benchflow.rollout.user_tools import UserTools
+    from benchflow.task.document.prompt_plan import UserContract
 
 Start = Callable[[], Awaitable[tuple[TaskPackage, ActionDriver]]]
 """Loads the package and starts it in its sandbox."""
@@ -116,7 +120,8 @@ class PackageEpisode(Episode):
             self._own_tools = await EnvironmentTools.start(self._package.view, workspace, os.environ, taken)
         self._tools = _offered(self._package, driver.forbidden, self._own_tools)
         step, contract = driver.step, self._package.view.prompt_plan.user_runtime
-        user = document_user(self._package, contract, os.environ)
+        asks, tools = driver.calls.user(step.name), await self._user_tools(contract)
+        user = document_user(self._package, contract, os.environ, asks, tools=tools)
         limit = self._limits.agent_timeout_sec or step.timeout_sec
         deadline = None if limit is None else anyio.current_time() + limit
         most = max(len(step.turns), contract.max_rounds or DEFAULT_ROUNDS if user is not None else 1)
@@ -126,6 +131,18 @@ class PackageEpisode(Episode):
                 await user.setup(step.prompt, None)
         said = await next_prompt(user, 0, step.turns[0].prompt, step.prompt, None)
         return said if said is not None else step.prompt
+
+    async def _user_tools(self, contract: UserContract) -> UserTools | None:
+        """What the simulated user can do itself, if anything."""
+        document, driver = self._package.document, self._running
+        if document is None or document.user is None or not contract.tools:
+            return None
+        from benchflow.rollout.user_tools import UserTools
+
+        tools = UserTools(document.user, driver.environment.sandbox)
+        agent = driver.step.agent.user
+        await tools.check(str(agent) if agent is not None else None)
+        return tools
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         if name == SUBMIT:
@@ -185,7 +202,7 @@ class PackageEpisode(Episode):
             return None
         rounds.number, rounds.calls, rounds.last = number, 0, last
         contract = self._package.view.prompt_plan.user_runtime
-        tells = contract.handoff_kind != "none" and contract.handoff_trajectory_visibility == "metadata"
+        tells = contract.handoff_kind != "none" and contract.handoff_trajectory_visibility != "none"
         return said + handoff_note(last) if handed and tells else said
 
     async def _rewards_for(self, user: BaseUser | None) -> Mapping[str, float] | None:

@@ -183,9 +183,14 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     ),
     i.Scene: rows(ENGINE, "name roles turns skills_dir"),
     i.Turn: rows(ENGINE, "role prompt"),
-    i.User: rows(ENGINE, "model stop_rule private_facts persona", tools=refused("a user's own tools are not run")),
+    i.User: rows(ENGINE, "model stop_rule private_facts persona tools", account=USER),
+    i.UserTool: rows(ENGINE, "name description command arguments", timeout_sec=TIME),
     i.PromptPolicy: rows(ENGINE, "composition order"),
-    i.Handoff: rows(ENGINE, "mode workspace_visibility trajectory_visibility artifacts"),
+    i.Handoff: rows(
+        ENGINE,
+        "mode trajectory_visibility artifacts",
+        workspace_visibility=judged("isolated needs fork", lambda value: ["fork"] if value == "isolated" else []),
+    ),
     i.Team: rows(ENGINE, "handoff roles"),
     i.Nudges: rows(
         ENGINE,
@@ -194,11 +199,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
             "forked-snapshot needs fork", lambda value: ["fork"] if value == "forked-snapshot" else []
         ),
     ),
-    i.Interaction: rows(
-        ENGINE,
-        "assessor participants",
-        mode=only(i.INTERACTION_MODES[:4], "no runtime runs live peers; arena-concurrent only parses"),
-    ),
+    i.Interaction: rows(ENGINE, "mode assessor participants"),
     n.Namespace: {
         **rows(
             ENGINE, "prompt interaction teams nudges agent_policy runtime_policy verifier oracle assets secrets ors"
@@ -316,7 +317,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     s.ScriptStrategy: rows(ENGINE, "type config command", description=NOTE),
     s.RewardKitStrategy: rows(ENGINE, "type config root entrypoint criteria", description=NOTE),
     s.LLMJudgeStrategy: rows(ENGINE, "type config rubric model input_dir context context_file", description=NOTE),
-    s.AgentJudgeStrategy: rows(ENGINE, "type config role isolation inputs model", description=NOTE),
+    s.AgentJudgeStrategy: rows(ENGINE, "type config role isolation inputs model agent verdict_file", description=NOTE),
     s.ORSEpisodeStrategy: rows(
         ENGINE, "type config inputs format reward_aggregation terminal_policy", description=NOTE
     ),
@@ -325,8 +326,9 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     s.LeaderboardStrategy: rows(ENGINE, "type config inputs command url secret timeout_sec", description=NOTE),
     s.AssessorStrategy: rows(
         ENGINE,
-        "config role protocol agent model inputs",
-        type=refused("no runtime runs an assessor as a live peer"),
+        "type config role agent model",
+        protocol=only(("a2a",), "assessors speak A2A"),
+        inputs=refused("an assessor sees the exchange itself, and reads no files of it"),
         description=NOTE,
     ),
     s.PluginStrategy: rows(ENGINE, "type config", description=NOTE),

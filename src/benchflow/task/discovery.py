@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PACKAGE_MARKERS: Final = ("task.md", "task.toml")
 TERMINAL_BENCH_MARKER: Final = "task.yaml"
+NOT_TEXT: Final = "path-not-utf-8"
+"""The code of a package whose path is not text, which no record, index or report can hold."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class FoundPackage:
     named: bool = False
     """Whether the user named this package itself, not something above it."""
     problem: Issue | None = None
-    """Set when the folder could not be searched; it may contain packages and is reported as a broken one."""
+    """Set when the folder could not be searched (it may contain packages) or named; it is reported as a broken one."""
     inside: tuple[str, str] | None = None
     """For a package in a file: the file as it was named, without its pin, and the path in it."""
 
@@ -133,7 +135,7 @@ def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
         folder = pending.pop()
         named = folder == str(start)
         if any(os.path.lexists(os.path.join(folder, marker)) for marker in markers):  # noqa: PTH118 - ten thousand folders
-            yield FoundPackage(Path(folder), start, named)
+            yield FoundPackage(Path(folder), start, named, _unnameable(folder))
             continue
         try:
             with os.scandir(folder) as entries:
@@ -152,6 +154,14 @@ def _unreadable(error: OSError) -> Issue:
     return Issue(
         "unreadable-folder", "error", "", f"the folder cannot be searched for packages: {error.strerror or error}"
     )
+
+
+def _unnameable(folder: str) -> Issue | None:
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        return Issue(NOT_TEXT, "error", "", "the path of the package is not UTF-8; rename its folders")
+    return None
 
 
 def _identity(package: FoundPackage) -> tuple[object, object] | None:

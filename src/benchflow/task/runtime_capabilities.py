@@ -15,14 +15,15 @@ from typing import Any, Final
 from benchflow.errors import Issue, UnsupportedError, UsageError
 from benchflow.plugins import SANDBOXES
 from benchflow.task.capability_table import TABLE, Refused
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import Record, join
+from benchflow.task.config.parsed_record import IssueLog, Record, join
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.prompt_plan import compile_user_runtime
 from benchflow.task.document.task_document import TaskDocument
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.package_layout import ALIASES, select
-from benchflow.task.verifier.declared_strategies import selected_strategies
+from benchflow.task.verifier.declared_strategies import AssessorStrategy, selected_strategies
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
 COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -165,10 +166,30 @@ class _Gate:
         for path, reason in compile_user_runtime(document).problems:
             self.refuse(path, reason)
         self._policy(document)
-        if document.mode == "arena-concurrent" and document.namespace.interaction is None:
-            self.refuse("benchflow.interaction.mode", "no runtime runs live peers")
+        if document.mode == ARENA:
+            self._arena(document)
         if package is not None:
             self._wiring(document, package)
+
+    def _arena(self, document: TaskDocument) -> None:
+        """An arena needs roles that take part; its course is the assessor's, so nothing else may declare one."""
+        interaction = document.namespace.interaction
+        participants = interaction.participants if interaction is not None else ()
+        if not participants:
+            self.refuse("benchflow.interaction.participants", "an arena needs at least one role that takes part")
+        if "reward" in participants:
+            self.refuse("benchflow.interaction.participants", "no role may be called reward, which results call theirs")
+        assessor = interaction.assessor if interaction is not None else None
+        if assessor is not None and assessor in document.roles:
+            why = (
+                f"'{assessor}' is a role of agents.roles, whose prompt agents see; name that of the verifier's strategy"
+            )
+            self.refuse("benchflow.interaction.assessor", why)
+        for path, declared in (("scenes", document.scenes), ("user", document.user), ("steps", document.config.steps)):
+            if declared:
+                self.refuse(path, "the assessor of an arena decides who speaks when")
+        if document.namespace.teams:
+            self.refuse("benchflow.teams", "roles of an arena are peers, each on its own")
 
     def _policy(self, document: TaskDocument) -> None:
         policy = document.namespace.runtime_policy
@@ -221,6 +242,41 @@ class _Gate:
         self.record(document.outputs, "verifier.outputs")
         for name, strategy in selected_strategies(document.strategies, document.default_strategy):
             self.record(strategy, f"verifier.strategies.{name}")
+            if isinstance(strategy, AssessorStrategy):
+                self._assessor(package, f"verifier.strategies.{name}", strategy)
+        if document.selected.type != AssessorStrategy.TYPE and _is_arena(package):
+            self.refuse("verifier.default_strategy", "an arena is scored by a strategy of the type assessor")
+
+    def _assessor(self, package: TaskPackage, path: str, strategy: AssessorStrategy) -> None:
+        if not _is_arena(package):
+            self.refuse(f"{path}.type", f"an assessor scores live peers: declare benchflow.interaction.mode: {ARENA}")
+            return
+        document = package.verifier_document
+        if document is not None and document.selected is not strategy:
+            self.refuse(f"{path}.type", "an assessor scores a whole game and is not a part of another strategy")
+        interaction = package.document.namespace.interaction if package.document is not None else None
+        if interaction is not None and interaction.assessor not in (None, strategy.role):
+            self.refuse(f"{path}.role", f"benchflow.interaction.assessor is '{interaction.assessor}'")
+        if strategy.agent is None:
+            self._game(f"{path}.config", strategy, interaction.participants if interaction is not None else ())
+
+    def _game(self, path: str, strategy: AssessorStrategy, participants: tuple[str, ...]) -> None:
+        """The built-in assessor needs a game, for exactly the participants."""
+        from benchflow.task.verifier.game_protocol import read_game  # few packages have one
+
+        problems = IssueLog()
+        game = read_game(strategy.config, path, problems)
+        if game is None:
+            first = problems.issues[0]
+            reason = f"{first.message}; the built-in assessor plays the game of config, another one is named by agent"
+            self.refuse(first.path, reason)
+        elif set(game.roles) != set(participants):
+            roles, names = ", ".join(game.roles), ", ".join(participants)
+            self.refuse(f"{path}.roles", f"the game has {roles}, and benchflow.interaction.participants {names}")
+
+
+def _is_arena(package: TaskPackage) -> bool:
+    return package.document is not None and package.document.mode == ARENA
 
 
 def _records(value: Any, path: str) -> Iterator[tuple[Record, str]]:

@@ -94,7 +94,11 @@ class PackageEnv(gymnasium.Env[Observation, str]):
             package = named_package(config.metadata)
             backend = await BACKENDS.get(package, config.sandbox, config.base_image)
             backend.pulling = PullSettings(config.pull)
-            return package, await ActionDriver.start(package, backend, base_image=config.base_image, seed=drawn)
+            records = Path(config.records) if config.records is not None else None
+            driver = await ActionDriver.start(
+                package, backend, base_image=config.base_image, seed=drawn, records=records
+            )
+            return package, driver
 
         episode = PackageEpisode(start, self._limits)
         try:

@@ -20,7 +20,7 @@ from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.inside.accounts import is_root
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE

@@ -71,6 +71,8 @@ def undelivered(run: Run, path: str, error: SandboxFailure) -> Undelivered:
 
 
 MAX_BYTES: Final = 16 << 20
+MAX_FOLDER_BYTES: Final = 64 << 20
+MAX_FOLDER_FILES: Final = 10_000
 _LOGS: Final = "/logs/"
 
 
@@ -122,6 +124,32 @@ async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
     if missing:
         raise NotDelivered(missing)
     return [Input(path, found[path]) for path in wanted]
+
+
+async def gather_folders(run: Run, paths: Iterable[str], target: Path) -> None:
+    """Copy folders of the agent's box below `target`, each at its own path; links that leave them are refused.
+
+    One that is missing or cannot be copied raises `NotDelivered`.
+    """
+    wanted = list(paths)
+    if not wanted:
+        return
+    missing: list[Undelivered] = []
+    async with run.box() as box:
+        for path in wanted:
+            if not path.startswith("/") or below(path.rstrip("/") or "/", *SCOPE, "/logs") or path.strip("/") == "":
+                message = f"The input {path} must be the absolute path of a folder in the agent's box, outside /logs."
+                raise PackageError(message, code="unsafe-input", path="inputs")
+            place = target / path.strip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                await box.sandbox.download(
+                    path.rstrip("/"), place, max_bytes=MAX_FOLDER_BYTES, max_files=MAX_FOLDER_FILES
+                )
+            except SandboxFailure as error:
+                missing.append(undelivered(run, path, error))
+    if missing:
+        raise NotDelivered(missing)
 
 
 def _missing(run: Run, path: str, error: SandboxFailure) -> Undelivered:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from benchflow.record import Rung, RungOutcome
 from benchflow.task.config.task_config import RUNGS
+
+if TYPE_CHECKING:
+    from benchflow.record import Rung, RungOutcome
 
 OPEN: Final = "open"
 SERVICES: Final = "services"

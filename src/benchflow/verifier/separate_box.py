@@ -21,7 +21,7 @@ from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure, Verifier
 from benchflow.files.path_set import PathSet
 from benchflow.files.scratch import scratch
 from benchflow.sandbox.factory import find_image
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Image, NetworkPolicy, Sandbox, SandboxSpec
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.sandbox.task_policy import (

@@ -20,7 +20,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import (

@@ -26,6 +26,7 @@ from benchflow.verifier.scope import LOGS, Scope, VerifierVariables
 from benchflow.verifier.surviving.path_patterns import is_pattern, matches
 
 if TYPE_CHECKING:
+    from benchflow.agents.running import Installations
     from benchflow.models.gateway import Access
 
 Score = Callable[["Run"], Awaitable[Verdict]]
@@ -64,6 +65,10 @@ class Run:
     """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
     models: Access | None = field(default=None, repr=False)
     """Where calls of judges are recorded and counted."""
+    assess: Score | None = field(default=None, repr=False)
+    """Plays the game of an arena, while its participants are there."""
+    installations: Installations | None = field(default=None, repr=False)
+    """Environments with agents installed, of judges that are agents; without it each judge installs its own."""
 
     def box(self, extra: dict[str, bytes] | None = None) -> AbstractAsyncContextManager[Box]:
         """A box in verifier scope for the length of a block."""

@@ -35,6 +35,7 @@ from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_stra
 from benchflow.verifier.surviving.survival import Withheld
 
 if TYPE_CHECKING:
+    from benchflow.agents.running import Installations
     from benchflow.models.gateway import Access
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
@@ -98,13 +99,15 @@ class Verifier:
         blames: bool = True,
         given: Mapping[str, str] | None = None,
         models: Access | None = None,
+        installations: Installations | None = None,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
         that is not available.
         Without `blames` a failure is never the result of the state that was verified: for states that no agent made.
         `given` are variables of every verifier, beside and before those of the package.
-        `models` is where calls of judges are recorded and counted.
+        `models` is where calls of judges are recorded and counted; `installations` has the environments of judges that
+        are agents.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
@@ -113,7 +116,10 @@ class Verifier:
         self._blames: Final = blames
         self._given: Final = dict(given or {})
         self._models: Final = models
+        self._installations: Final = installations
         self._scopes: Final[dict[str | None, Scope]] = {}
+        self.assess: Score | None = None
+        """Plays the game of an arena and scores it; set by its driver for as long as its participants are there."""
 
     async def verify(
         self,
@@ -172,7 +178,7 @@ class Verifier:
             return await self._on_pristine(scope, name, rollout, lacking)
 
         first = found = await attempt()
-        if scope.perturbation is not None:
+        if scope.perturbation is not None or self.assess is not None:  # a game cannot be played again to compare
             return found
         if self._blames and blame.may_be_of_the_state(found.verdict):
             found = await blame.settle(found, attempt, pristine)
@@ -251,6 +257,7 @@ class Verifier:
                         base_image=self._base_image,
                         given=self._given,
                         models=self._models,
+                        installations=self._installations,
                     )
                     found = await verifier._attempt(scope, name, None, None, rollout, soft=False)
             except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
@@ -318,6 +325,8 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                     models=self._judges_of(scope.step),
+                    assess=self.assess,
+                    installations=self._installations,
                 )
                 findings.add(*await check_composition(box, scope))
                 has_services = box is self.environment.sandbox and self.environment.services is not None

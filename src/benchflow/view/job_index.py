@@ -18,8 +18,8 @@ from time import monotonic
 from typing import IO, Final, NamedTuple
 from zlib import crc32
 
-from benchflow.evaluation.statistics import Sample, summarise
-from benchflow.evaluation.summary import sample
+from benchflow.evaluation.statistics import Sample
+from benchflow.evaluation.summary import sample, statistics_of
 from benchflow.record import DamagedLine, Result, Statistics, TaskId, WorkKey, labels
 from benchflow.record.job import counts_instead, read_line
 from benchflow.view.plain_text import one_line
@@ -95,7 +95,17 @@ def row_of(rollout: str, result: Result) -> Row:
         result.started_at,
         len(result.notes.branches),
         result.notes.rescore is not None,
-        Sample(task, taken.reward, taken.metrics, taken.category, taken.usage, taken.rung, taken.higher),
+        Sample(
+            task,
+            taken.reward,
+            taken.metrics,
+            taken.category,
+            taken.usage,
+            taken.rung,
+            taken.higher,
+            taken.seats,
+            intern(taken.who),
+        ),
     )
 
 
@@ -121,7 +131,7 @@ class Rows:
 
     @cached_property
     def statistics(self) -> Statistics:
-        return summarise(row.sample for row in self.rows)
+        return statistics_of(row.sample for row in self.rows)
 
 
 @dataclass

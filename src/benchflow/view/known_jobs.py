@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Timer
 from typing import Final, Literal
 
 from benchflow.errors import InfrastructureFailure
@@ -30,6 +30,8 @@ MOST_KEPT: Final = 64
 """The rows of so many jobs stay in memory."""
 SOON_SEC: Final = 0.5
 """A page that does not need all results waits so long for them; the rest is read while it is shown."""
+PAINTED_SEC: Final = 1.0
+"""The rest is read from then on: beside a thread that reads, making the page takes several times as long."""
 LARGE_LIST: Final = 48 << 20
 """A list of jobs does not count the results of a job whose log is larger; its own page does."""
 
@@ -72,7 +74,7 @@ class KnownJob:
         self._whys: dict[str, tuple[str, str]] = {}
         self._chooser: Chooser | None = None
         self._harbor_rows = Rows("none")
-        self._reading: Thread | None = None
+        self._reading: Timer | None = None
 
     @property
     def exists(self) -> bool:
@@ -90,8 +92,8 @@ class KnownJob:
             return JobHead(problem=str(error))
         request = record.request
         return JobHead(
-            request.agent,
-            request.model or "",
+            ", ".join(map(str, request.rotation)) or request.agent,
+            "" if request.rotation else request.model or "",
             request.sources,
             record.planned,
             record.created_at,
@@ -110,7 +112,8 @@ class KnownJob:
         except OSError as error:
             raise Missing(f"The results of {self.name} cannot be read: {error.strerror or error}.") from error
         if rows.share < 1 and (self._reading is None or not self._reading.is_alive()):
-            self._reading = Thread(target=self._read_rest, args=(superseded,), daemon=True)
+            self._reading = Timer(PAINTED_SEC, self._read_rest, (superseded,))
+            self._reading.daemon = True
             self._reading.start()
         return rows
 

@@ -22,6 +22,7 @@ from benchflow.view.http_guard import HttpGuard
 from benchflow.view.known_jobs import KnownJobs, Missing
 from benchflow.view.page_addresses import Fields, segments
 from benchflow.view.page_rendering import STATIC
+from benchflow.view.pages.arena_page import message_page
 from benchflow.view.pages.atif_page import atif_page, atif_part_page
 from benchflow.view.pages.calls_page import call_page
 from benchflow.view.pages.compare_page import compare_page
@@ -55,6 +56,9 @@ PAGES: Final[dict[str, Page]] = {
     "/job/{job}/rollout/{rollout}": lambda viewer, names, fields: rollout_page(viewer, names[1], names[3], fields),
     "/job/{job}/rollout/{rollout}/part": lambda viewer, names, fields: part_page(viewer, names[1], names[3], fields),
     "/job/{job}/rollout/{rollout}/call": lambda viewer, names, fields: call_page(viewer, names[1], names[3], fields),
+    "/job/{job}/rollout/{rollout}/message": lambda viewer, names, fields: message_page(
+        viewer, names[1], names[3], fields
+    ),
     "/job/{job}/rollout/{rollout}/tree": lambda viewer, names, _: tree_page(viewer, names[1], names[3]),
     "/job/{job}/rollout/{rollout}/file": lambda viewer, names, fields: file_response(
         viewer, names[1], names[3], fields

@@ -23,7 +23,7 @@ async def test_a_rate_limit_is_waited_for_as_the_provider_asks(wired):
         assert time.monotonic() - began >= 0.3
         (call,) = it.calls
         assert [(retry.code, retry.status, retry.waited_sec) for retry in call.retries] == [("rate-limited", 429, 0.3)]
-        assert (call.outcome, it.grant.failure) == ("answered", None)
+        assert (call.outcome, it.grant.failure_of("agent")) == ("answered", None)
         assert it.grant.usage["model_calls"] == 1
 
 
@@ -48,7 +48,7 @@ async def test_what_fails_before_the_first_byte_is_tried_again(first, wired):
         assert len(it.upstream.asked) == 2
         (call,) = it.calls
         assert len(call.retries) == 1
-        assert (call.outcome, it.grant.failure) == ("answered", None)
+        assert (call.outcome, it.grant.failure_of("agent")) == ("answered", None)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ async def test_what_fails_at_last_is_passed_on_and_told_apart(reply, category, c
         assert got.status_code >= 400 or code == "bad-answer"
         if reply is not None:
             assert got.content == reply.partition(b"\r\n\r\n")[2]
-        assert (it.grant.failure.category, it.grant.failure.code) == (category, code)
+        assert (it.grant.failure_of("agent").category, it.grant.failure_of("agent").code) == (category, code)
         (call,) = it.calls
         assert (call.outcome, call.code) == ("failed", code)
         tried_again = code in ("model-unreachable", "bad-answer") or b"slow down" in (reply or b"")
@@ -81,9 +81,9 @@ async def test_what_fails_at_last_is_passed_on_and_told_apart(reply, category, c
 async def test_a_later_success_of_the_agent_takes_a_failure_back(wired):
     async with wired([answer({"error": {"message": "no"}}, 404), answer(OPENAI)]) as it:
         await it.post()
-        assert it.grant.failure is not None
+        assert it.grant.failure_of("agent") is not None
         await it.post()
-        assert it.grant.failure is None
+        assert it.grant.failure_of("agent") is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_a_later_success_of_the_agent_takes_a_failure_back(wired):
 async def test_a_refusal_by_the_model_is_no_failure(refusal, wired):
     async with wired(refusal) as it:
         await it.post()
-        assert it.grant.failure is None
+        assert it.grant.failure_of("agent") is None
         assert it.calls[0].outcome == "answered"
 
 
@@ -128,14 +128,17 @@ async def test_half_a_stream_is_passed_on_once_and_is_a_failure(path, whole, wir
         (call,) = it.calls
         assert (call.outcome, call.code) == ("failed", "stream-cut")
         assert it.parts.answer(call) == passed
-        assert (it.grant.failure.category, it.grant.failure.code) == ("infrastructure", "stream-cut")
+        assert (it.grant.failure_of("agent").category, it.grant.failure_of("agent").code) == (
+            "infrastructure",
+            "stream-cut",
+        )
 
 
 async def test_a_provider_that_hangs_is_given_up(wired):
     patience = Patience(retries=0, connect_sec=5.0, answer_sec=0.3)
     async with wired([Stream([], hang=True), Stream(CHAT_STREAM[:1], hang=True)], patience=patience) as it:
         assert (await it.post(body=STREAMED)).status_code == 504
-        assert it.grant.failure.code == "model-timeout"
+        assert it.grant.failure_of("agent").code == "model-timeout"
         with pytest.raises(httpx.RemoteProtocolError):
             await it.post(body=STREAMED)
         assert [call.code for call in it.calls] == ["model-timeout", "stream-cut"]
@@ -150,7 +153,7 @@ async def test_an_agent_that_is_killed_in_a_stream_ends_the_call_of_the_provider
         await it.recorded()
         (call,) = it.calls
         assert (call.outcome, it.parts.answer(call)) == ("aborted", CHAT_STREAM[0])
-        assert it.grant.failure is None
+        assert it.grant.failure_of("agent") is None
 
 
 async def test_an_agent_that_does_not_wait_for_a_failing_provider_leaves_a_failure(wired):
@@ -160,7 +163,7 @@ async def test_an_agent_that_does_not_wait_for_a_failing_provider_leaves_a_failu
             await it.post(timeout=1.0)
         await it.recorded()
         assert it.calls[0].outcome == "aborted"
-        assert it.grant.failure.code == "model-unreachable"
+        assert it.grant.failure_of("agent").code == "model-unreachable"
 
 
 async def test_closing_a_grant_ends_its_token_and_records_what_was_under_way(wired):
@@ -175,3 +178,25 @@ async def test_closing_a_grant_ends_its_token_and_records_what_was_under_way(wir
         assert [call.outcome for call in it.calls] == ["aborted"]
         with pytest.raises(httpx.ConnectError):
             await it.post()
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [b'data: {"choices":[{"delta":{"con\n\n'],
+        [b'data: {"choices":[]\n\n', b'data: "x":1}\n\n'],
+        [b"data: <html>busy</html>\n\n"],
+        [b"data: " + b"[" * 100_000 + b"\n\n"],
+    ],
+    ids=["half", "json-only-together", "html", "too-deep"],
+)
+@pytest.mark.parametrize("large", [False, True])
+async def test_an_event_in_the_middle_of_a_stream_that_is_not_json_is_passed_on_and_is_a_failure(large, events, wired):
+    word = b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"x" * (1 << 20 if large else 1))
+    pieces = [*[word] * 8, *events, *[word] * 8, *CHAT_STREAM]
+    async with wired(Stream(pieces)) as it:
+        assert (await it.post(body=STREAMED)).content == b"".join(pieces)
+        (call,) = it.calls
+        assert (call.outcome, call.code, call.usage["input_tokens"]) == ("failed", "bad-answer", 10)
+        assert "an event is not valid JSON" in call.message
+        assert (it.grant.failure.category, it.grant.failure.code) == ("infrastructure", "bad-answer")

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from benchflow.models.gateway import CallLimits
-from raw_upstream import CHAT_STREAM, OPENAI, Stream, answer
+from raw_upstream import CHAT_STREAM, MESSAGES_STREAM, OPENAI, RESPONSES_STREAM, Stream, answer
 
 pytestmark = pytest.mark.anyio
 
@@ -55,15 +55,28 @@ async def test_a_cost_limit_needs_a_known_price(wired):
         assert it.upstream.asked == []
 
 
-async def test_tokens_that_a_server_does_not_count_are_estimated_when_they_are_limited(wired):
-    silent = [*CHAT_STREAM[:2], b"data: [DONE]\n\n"]
-    async with wired(Stream(silent), limits=CallLimits(max_tokens=50)) as it:
-        body = {"model": "gpt-4o", "stream": True, "messages": [{"role": "user", "content": "x" * 300}]}
-        assert (await it.post(body=body)).status_code == 200
+SILENT = {
+    "chat": ("/openai/v1/chat/completions", Stream([*CHAT_STREAM[:2], b"data: [DONE]\n\n"])),
+    "responses": (
+        "/openai/v1/responses",
+        Stream([*RESPONSES_STREAM[:2], RESPONSES_STREAM[2].replace(b"_tokens", b"")]),
+    ),
+    "messages": ("/anthropic/v1/messages", Stream([line.replace(b"_tokens", b"") for line in MESSAGES_STREAM])),
+    "whole": ("/openai/v1/chat/completions", answer({**OPENAI, "usage": None})),
+}
+
+
+@pytest.mark.parametrize("kind", SILENT)
+async def test_tokens_that_a_server_does_not_count_are_estimated_and_limited(kind, wired):
+    path, reply = SILENT[kind]
+    async with wired(reply, limits=CallLimits(max_tokens=50)) as it:
+        body = {"model": "gpt-4o", "stream": kind != "whole", "messages": [{"role": "user", "content": "x" * 300}]}
+        assert (await it.post(path, body)).status_code == 200
         (call,) = it.calls
-        assert call.estimated
-        assert call.usage["input_tokens"] >= 100
-        assert (await it.post(body=body)).status_code == 403
+        assert (call.estimated, it.grant.usage["estimated_calls"]) == (True, 1)
+        assert 100 <= call.usage["input_tokens"] <= 150
+        assert 1 <= call.usage["output_tokens"] <= 12  # of "hello", and not of what is around it
+        assert (await it.post(path, body)).status_code == 403
 
 
 async def test_time_is_limited_in_the_middle_of_a_call(wired):

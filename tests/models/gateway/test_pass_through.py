@@ -51,7 +51,7 @@ async def test_a_stream_passes_unchanged_and_its_tokens_are_known(dialect, wired
         assert (call.usage["input_tokens"], call.usage["output_tokens"]) == (10, 5)
         assert it.parts.answer(call) == b"".join(pieces)
         assert it.parts.request(call) == body
-        assert call.answer.pieces >= 2
+        assert 1 <= call.answer.pieces <= len(pieces)
         assert it.grant.usage["input_tokens"] == 10
         assert it.grant.failure is None
 

@@ -16,12 +16,20 @@ def body(text, **more):
 
 
 async def test_a_strict_replay_answers_the_same_requests_and_no_others(wired, tmp_path):
-    asked = [body("one", stream=True), body("two" * 2000), body("two" * 2000, prompt_cache_key="a")]
+    output = "Chunk ID: {}\nWall time: {} seconds\nOutput: 1"
+    item = {"id": "msg_01a1ec21-62e9-7740-905e-4e5235cebd78"}
+    asked = [
+        body(output.format("3f2a1b", "0.0512"), stream=True, input=[item]),
+        body("two" * 2000),
+        body("two" * 2000, prompt_cache_key="a"),
+    ]
     answers = [Stream(CHAT_STREAM), answer(OPENAI), answer({**OPENAI, "id": "d"})]
     async with wired(answers) as it:
         first = [(await it.post(body=one)).content for one in asked]
     book = ReplayBook.open(tmp_path)
     async with wired([], replay=book.fresh(), environ={"OPENAI_API_KEY": "none"}) as it:
+        item = {"id": "msg_50c4f384-c2de-5549-8006-33783e71ee12"}
+        asked[0] = body(output.format("00c4de", "1.2"), stream=True, input=[item])
         asked[2]["prompt_cache_key"] = "b"
         replies = [await it.post(body=one) for one in asked]
         assert [reply.content for reply in replies] == first

@@ -176,6 +176,10 @@ def test_foreign_keys_stay_free_under_compat_extra() -> None:
         ({"interaction": {"mode": "chat"}}, "interaction.mode"),
         ({"teams": {"t": {"handoff": {"mode": "both"}}}}, "teams.t.handoff.mode"),
         ({"teams": {"t": {}}}, "teams.t.handoff"),
+        *(
+            ({"teams": {"t": {"handoff": {"mode": "parallel", "artifacts": [path]}}}}, "teams.t.handoff.artifacts[0]")
+            for path in ("../x", "/", ".", "a//b", "a/../b", "/verifier/x", "/logs/verifier", "/proc/1/mem")
+        ),
         ({"nudges": {"nudge_budget": 0}}, "nudges.nudge_budget"),
         ({"nudges": {"confirmation_policy": "robot"}}, "nudges.confirmation_policy"),
         ({"nudges": {"branch_execution": "forked-snapshot"}}, "nudges.branch_execution"),

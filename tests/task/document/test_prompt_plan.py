@@ -126,6 +126,27 @@ def test_a_team_hands_off_in_one_workspace() -> None:
 
 
 @pytest.mark.parametrize(
+    ("handoff", "kind"),
+    [
+        ({"mode": "parallel"}, "parallel-shared"),
+        ({"mode": "parallel", "workspace_visibility": "isolated", "artifacts": ["x"]}, "parallel-isolated"),
+        ({"mode": "sequential", "workspace_visibility": "isolated", "artifacts": ["/a/b/"]}, "sequential-isolated"),
+        ({"mode": "sequential", "trajectory_visibility": "full"}, "sequential-shared"),
+    ],
+)
+def test_a_team_may_work_apart(handoff: dict[str, Any], kind: str) -> None:
+    parsed = document(benchflow={"teams": {"t": {"handoff": handoff}}}, **TWO_ROLES)
+    found = compile_user_runtime(parsed)
+    assert (found.status, found.handoff_kind) == ("supported", kind)
+    assert found.handoff_artifacts == tuple(path.rstrip("/") for path in handoff.get("artifacts", ()))
+    assert validate_task_runtime_support(parsed, sandbox="local") == []
+    missing = validate_task_runtime_support(parsed, sandbox="bare", capabilities=frozenset({"limits.time"}))
+    assert [feature.reason for feature in missing] == (
+        ["needs fork, which bare does not have"] if kind.endswith("isolated") else []
+    )
+
+
+@pytest.mark.parametrize(
     ("frontmatter", "path"),
     [
         ({"user": {"model": "scripted"}}, "user"),
@@ -141,29 +162,19 @@ def test_a_team_hands_off_in_one_workspace() -> None:
             "benchflow.teams",
         ),
         (
-            {"benchflow": {"teams": {"t": {"handoff": {"mode": "parallel"}}}}, **TWO_ROLES},
-            "benchflow.teams.t.handoff.mode",
+            {"user": USER, "benchflow": {"teams": {"t": {"handoff": {"mode": "parallel"}}}}, **TWO_ROLES},
+            "benchflow.teams.t.handoff",
         ),
         (
             {
                 "benchflow": {"teams": {"t": {"handoff": {"mode": "sequential", "workspace_visibility": "isolated"}}}},
                 **TWO_ROLES,
             },
-            "benchflow.teams.t.handoff.workspace_visibility",
-        ),
-        (
-            {
-                "benchflow": {"teams": {"t": {"handoff": {"mode": "sequential", "trajectory_visibility": "full"}}}},
-                **TWO_ROLES,
-            },
-            "benchflow.teams.t.handoff.trajectory_visibility",
-        ),
-        (
-            {
-                "benchflow": {"teams": {"t": {"handoff": {"mode": "sequential", "artifacts": ["x"]}}}},
-                **TWO_ROLES,
-            },
             "benchflow.teams.t.handoff.artifacts",
+        ),
+        (
+            {"benchflow": {"teams": {"t": {"roles": ["a"], "handoff": {"mode": "parallel"}}}}, **TWO_ROLES},
+            "benchflow.teams.t.roles",
         ),
         ({"benchflow": {"teams": TEAM}}, "benchflow.teams.core"),
     ],

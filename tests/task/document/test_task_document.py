@@ -30,6 +30,27 @@ def test_frontmatter_and_prose_are_a_whole_task() -> None:
     assert document.scenes == ()
 
 
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        ("[read_file, {name: lamp, command: echo, arguments: {device: Which.}}]", []),
+        ("[read_file, telepathy]", [("unknown-tool", "user.tools[1]", 5)]),
+        ("[{name: bash, command: x}]", [("conflicting-keys", "user.tools[0]", 5)]),
+        ("[read_file, read_file]", [("conflicting-keys", "user.tools[1]", 5)]),
+        (
+            "[{name: lamp, command: x, arguments: {Device: y}}]",
+            [("invalid-value", "user.tools[0].arguments.Device", 5)],
+        ),
+    ],
+)
+def test_the_tools_of_a_user_are_known_or_have_a_command(tools: str, expected: list[object]) -> None:
+    assert codes(doc(f"user:\n  model: gpt-5\n  account: home\n  tools: {tools}\n")) == expected
+
+
+def test_tools_of_a_user_need_its_account() -> None:
+    assert codes(doc("user:\n  tools: [bash]\n")) == [("missing-key", "user.account", 2)]
+
+
 def test_empty_frontmatter_is_a_document() -> None:
     assert TaskDocument.from_text("---\n---\nx").instruction == "x"
 
@@ -118,7 +139,6 @@ def test_scenes_get_names_roles_and_turns() -> None:
     ("namespace", "path"),
     [
         ("teams: {t: {handoff: {mode: sequential}, roles: [a, ghost]}}", "benchflow.teams.t.roles[1]"),
-        ("interaction: {mode: arena-concurrent, assessor: ghost}", "benchflow.interaction.assessor"),
         ("interaction: {mode: arena-concurrent, participants: [ghost]}", "benchflow.interaction.participants[0]"),
     ],
 )

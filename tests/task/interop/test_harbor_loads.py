@@ -13,7 +13,15 @@ from benchflow.task.interop.migration import migrate_task_to_task_md
 from benchflow.task.interop.split_export import export_task_to_split_layout
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "packages"
-REFUSED = {"explain-outage", "forecast-demand", "guess-the-number", "haggle-arena", "pack-boxes", "summarise-minutes"}
+REFUSED = {
+    "explain-outage",
+    "forecast-demand",
+    "guess-the-number",
+    "haggle-arena",
+    "pack-boxes",
+    "summarise-minutes",
+    "tip-auction",
+}
 pytestmark = pytest.mark.slow
 Load = Callable[..., dict[str, str | None]]
 

@@ -161,6 +161,24 @@ def test_the_first_strategy_is_the_default() -> None:
             strategy(type="agent-judge", role="verifier_judge", isolation="verifier-only", inputs=[]),
             ("invalid-value", "verifier.strategies.s.inputs"),
         ),
+        *(
+            (
+                strategy(
+                    type="agent-judge", role="verifier_judge", isolation="verifier-only", **{"inputs": ["/x"], **more}
+                ),
+                (code, f"verifier.strategies.s.{key}"),
+            )
+            for more, code, key in [
+                ({"agent": "oracle"}, "invalid-value", "agent"),
+                ({"agent": "script:../x.sh", "verdict_file": "/logs/verifier/v.json"}, "unsafe-path", "agent"),
+                ({"agent": "script:x.sh"}, "missing-key", "verdict_file"),
+                ({"agent": "nop:x"}, "invalid-value", "agent"),
+                ({"agent": "acp:x", "verdict_file": "/logs/verifier/reward.json"}, "unsafe-path", "verdict_file"),
+                ({"agent": "acp:x", "verdict_file": "/etc/passwd"}, "unsafe-path", "verdict_file"),
+                ({"verdict_file": "/logs/verifier/v.json"}, "conflicting-keys", "verdict_file"),
+                ({"inputs": ["/x", "/app/"]}, "conflicting-keys", "inputs[1]"),
+            ]
+        ),
         (strategy(type="ors-episode", inputs=["a/../b"]), ("unsafe-path", "verifier.strategies.s.inputs[0]")),
         (strategy(type="ors-episode", format="xml"), ("invalid-value", "verifier.strategies.s.format")),
         (

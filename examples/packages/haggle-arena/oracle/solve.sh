@@ -1,3 +1,6 @@
 #!/bin/sh
+# The least that the seller can take without a loss.
 set -eu
-echo 'offer 100' > /app/offer.txt
+cat > /dev/null
+echo 'I would like to buy it.'
+echo 'OFFER 100'

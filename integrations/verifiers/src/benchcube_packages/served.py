@@ -8,6 +8,7 @@ import os
 import subprocess
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from benchflow.trainers.client import Client
 
@@ -16,8 +17,13 @@ TOKEN_VARIABLE = "BENCHCUBE_TOKEN"  # the name of a variable, not a secret
 
 @cache
 def client_of(url: str) -> Client:
-    """The client of this process for a server. Its token is in `BENCHCUBE_TOKEN`, and in no config or trace."""
-    return Client(url, token=os.environ.get(TOKEN_VARIABLE))
+    """The client of this process for a server. Its token is in a variable, and in no config or trace."""
+    return Client(url, token=os.environ.get(_own_variable(url), os.environ.get(TOKEN_VARIABLE)) or None)
+
+
+def _own_variable(url: str) -> str:
+    """Where the token of a server is that was started here: beside it, others may be used, started or named."""
+    return f"{TOKEN_VARIABLE}_{urlsplit(url).port}"
 
 
 @cache
@@ -31,7 +37,7 @@ def served(root: Path, bench: str, sandbox: str, base_image: str | None) -> str:
     if not line:
         raise RuntimeError(f"`{' '.join(command)}` ended with exit code {process.wait()}.")
     address = json.loads(line)
-    os.environ[TOKEN_VARIABLE] = address["token"] or ""  # the tool servers of rollouts inherit it
+    os.environ[_own_variable(address["url"])] = address["token"] or ""  # the tool servers of rollouts inherit it
     return str(address["url"])
 
 

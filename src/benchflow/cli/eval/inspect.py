@@ -12,7 +12,8 @@ from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import Comparison, compare, compare_all
-from benchflow.evaluation.report import comparison_lines, number, table, together_lines
+from benchflow.evaluation.reports.job_report import comparison_lines, together_lines
+from benchflow.evaluation.reports.text_table import number, table
 from benchflow.evaluation.store import DEFAULT_JOBS_DIR
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs
@@ -84,13 +85,14 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
 def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
     job = Job.find(jobs_dir, name)
     record = job.record
+    request = record.request
     summary = job_summary(readable(job)).statistics
     finished = summary.total >= record.planned
     state = "running" if job.running else "finished" if finished else "unfinished"
     return {
         "job": name,
-        "agent": record.request.agent,
-        "model": record.request.model,
+        "agent": ", ".join(map(str, request.rotation)) or request.agent,
+        "model": None if request.rotation else request.model,
         "state": state,
         "planned": record.planned,
         "total": summary.total,

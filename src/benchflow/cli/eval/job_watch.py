@@ -14,7 +14,7 @@ from benchflow.cli.arguments import json_option
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import attempt_name, live_lines
 from benchflow.cli.terminal import LiveBlock, columns, emit, emit_json, is_terminal, note, printable
-from benchflow.evaluation.report import summary_lines
+from benchflow.evaluation.reports.job_report import summary_lines
 from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job

@@ -14,7 +14,7 @@ from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.run import INTERRUPTED, concurrency_option
 from benchflow.cli.eval.watching import Watching, attempt_name, in_short
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
-from benchflow.evaluation.report import summary_lines
+from benchflow.evaluation.reports.job_report import summary_lines
 from benchflow.evaluation.rescore import RescoreItem, Rescorer, RescoreReport
 from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.summary import job_summary

@@ -17,15 +17,16 @@ from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_judges, note_markers, require_base_image
 from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.rollouts.model_options import call_limit_options, job_limit_options
+from benchflow.cli.rollouts.participant_option import named_players, participant_option
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.compare import compare_all
-from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
-from benchflow.evaluation.report import summary_lines, together_lines
+from benchflow.evaluation.job import create_job, default_name, plan_job, planned_keys, run_job, work_left
+from benchflow.evaluation.reports.job_report import summary_lines, together_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore, job_argument
-from benchflow.evaluation.work import TaskRef, plan_items
-from benchflow.record import Job, JobRequest, Summary, TaskChoice, labels
+from benchflow.evaluation.work import TaskRef
+from benchflow.record import Job, JobRequest, Player, Summary, TaskChoice, labels
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
@@ -55,15 +56,24 @@ building_option = click.option(
     "--agent", "agents", multiple=True, metavar="AGENT", help="Agent to run; repeat for several. See `bench agents`."
 )
 @click.option("--model", "models", multiple=True, metavar="MODEL", help="Model of the agents; repeat for several.")
+@participant_option
+@click.option(
+    "--rotate-roles", is_flag=True, help="One job in which the agents play every role of an arena against each other."
+)
 @click.option("--include", multiple=True, metavar="GLOB", help="Run only tasks whose name or path matches; repeatable.")
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", help="Leave out tasks whose name or path matches; repeatable."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Run only the first N tasks.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Run N tasks chosen at random, by --seed.")
-@click.option("--seed", type=int, metavar="S", default=0, show_default=True, help="Seed of --sample.")
+@click.option("--seed", type=int, metavar="S", default=0, show_default=True, help="Seed of --sample and of games.")
 @click.option(
-    "--attempts", type=click.IntRange(1, 10_000), metavar="N", default=1, show_default=True, help="Rollouts per task."
+    "--attempts",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Rollouts per task, or games per line-up.",
 )
 @concurrency_option
 @building_option
@@ -106,6 +116,8 @@ def run_command(
     sources: tuple[str, ...],
     agents: tuple[str, ...],
     models: tuple[str, ...],
+    participants: tuple[str, ...],
+    rotate_roles: bool,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     limit: int | None,
@@ -120,23 +132,28 @@ def run_command(
 ) -> int:
     """Run an agent on many tasks, or several agents and models, each combination as its own job.
 
+    In an arena the agent plays the first role, and the others are played as the package says or by --participant.
+    With --rotate-roles all agents are in one job, which rates them: each plays each role against each other agent.
+
     PATH is a package, a folder with packages, a bundle or Harbor registry file (FILE, FILE#SPLIT, FILE:PACKAGE,
     FILE@sha256:DIGEST to pin it), or cube:NAME for an installed cube.
     """
     if not agents:
         raise click.UsageError("Missing option '--agent'.", ctx=ctx)
-    if sample is None and seed:
-        raise UsageError("--seed applies to --sample.", code="unused-option")
     choice = TaskChoice(include, exclude, limit, sample, seed)
     paths = given_paths(ctx, sources)
     players = combinations(agents, models)
-    requests = [JobRequest(paths, agent, model, choice=choice, **options) for agent, model in players]
+    rotation = tuple(Player(*player) for player in players) if rotate_roles else ()
+    options |= {"choice": choice, "participants": named_players(participants), "rotation": rotation}
+    players = players[:1] if rotate_roles else players
+    requests = [JobRequest(paths, agent, model, **options) for agent, model in players]
     for request in requests:
         _refuse_unused(request)
-    base = name or default_name()
-    named = job_names(base, players)
+    named = job_names(name or default_name(), players)
     require_base_image(options["base_image"], options["sandbox"], options["pull"])
     planned = [plan_job(request, on_pull=PullLines(live=False).show) for request in requests]
+    if sample is None and seed and not any(task.roles for task in planned[0][1]):
+        raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
     _look_ahead(planned[0][1], requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
@@ -144,7 +161,7 @@ def run_command(
     codes, summaries = [], []
     for each, request, (found, tasks) in zip(named, requests, planned, strict=True):
         if len(requests) > 1:
-            note(printable(f"job {each}: agent {request.agent}, model {request.model or '–'}"))
+            note(printable(f"job {each}: {request.words()}"))
         store = create_job(jobs_dir, each, request, tasks)
         code, summary = _run(store, request, found, tasks, pace, as_json=as_json, alone=len(requests) == 1)
         codes.append(code)
@@ -211,7 +228,10 @@ class _Pace(NamedTuple):
 
 def _refuse_unused(request: JobRequest) -> None:
     """Nothing that was said is ignored."""
-    refuse_model(request.agent, request.model)
+    for player in request.agents:
+        refuse_model(player.agent, player.model)
+    if request.rotation and any(source.startswith(CUBE_PREFIX) for source in request.sources):
+        raise UsageError("--rotate-roles applies to packages only; run a cube as a job of its own.", code="cube-option")
     if all(source.startswith(CUBE_PREFIX) for source in request.sources):
         given = {
             "--sandbox": request.sandbox != "auto",
@@ -245,7 +265,7 @@ def _run(
     alone: bool,
 ) -> tuple[int, Summary]:
     """The exit code of a job and its summary; of several jobs no JSON is printed for each."""
-    planned = {item.key for item in plan_items(tasks, request.attempts, request.settings())}
+    planned = planned_keys(tasks, request)
     items = work_left(store, request, tasks)
     watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
     try:

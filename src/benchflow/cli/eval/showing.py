@@ -13,7 +13,7 @@ from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.rollouts.rollout_view import story_document, story_lines
 from benchflow.cli.terminal import columns, emit, emit_json, note, page, printable
 from benchflow.errors import UsageError, did_you_mean
-from benchflow.evaluation.report import summary_lines
+from benchflow.evaluation.reports.job_report import summary_lines
 from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Counted, Job, RolloutFolder, labels
@@ -65,8 +65,7 @@ def _show_job(job: Job, *, as_json: bool) -> int:
     if as_json:
         emit_json(summary.to_dict())
         return 0
-    request = job.record.request
-    emit(printable(f"{summary.job}: agent {request.agent}, model {request.model or '–'}"))
+    emit(printable(f"{summary.job}: {job.record.request.words()}"))
     for line in summary_lines(summary, job.places, width=columns()):
         emit(printable(line))
     missing = job.record.planned - len(summary.counted)

@@ -85,7 +85,8 @@ class Watching(Observer):
             self._draw(force=True)
 
     def _name(self, item: WorkItem) -> str:
-        return attempt_name(self._labels[self.task(item)], item.attempt)
+        name = attempt_name(self._labels[self.task(item)], item.attempt)
+        return name if item.line_up is None else f"{name}, {item.line_up}"
 
     @property
     def _done(self) -> int:

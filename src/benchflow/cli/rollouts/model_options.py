@@ -56,11 +56,14 @@ def replay_options(command: Command) -> Command:
     return click.option("--replay", type=PATH, metavar="JOB/ROLLOUT", help=text)(command)
 
 
-def call_limits(options: Mapping[str, Any]) -> CallLimits:
-    """The limits of a rollout."""
+def call_limits(options: Mapping[str, Any]) -> CallLimits | None:
+    """The limits of a rollout; None if there are none."""
+    limits = [options[name] for name in ("max_calls", "max_tokens", "max_cost_usd", "max_model_time")]
+    if limits == [None] * len(limits):
+        return None
     from benchflow.models.gateway import CallLimits
 
-    return CallLimits(options["max_calls"], options["max_tokens"], options["max_cost_usd"], options["max_model_time"])
+    return CallLimits(*limits)
 
 
 def replay_book(rollout: Path | None, mode: str, jobs: Path) -> ReplayBook | None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.cli.pull_lines import size
+from benchflow.cli.rollouts.exchange_view import exchange_document, exchange_lines
 from benchflow.cli.terminal import columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
-    from benchflow.record import Result, SandboxPart, VerifierPart
+    from benchflow.record import ArenaPart, Result, SandboxPart, VerifierPart
     from benchflow.record.reading.rollout_story import Output, RewardPart, RolloutStory
     from benchflow.record.reading.trajectory_steps import Part, Step
 
@@ -51,9 +52,16 @@ def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
         yield from _reason_lines(story)
         yield from _part_lines(story.parts)
         yield from _notes(result)
+    said = story.folder.a2a_messages.is_file()
+    if said:
+        yield from _section("exchange")
+        yield from exchange_lines(story.folder, whole=whole)
     yield from _section("steps")
     count = 0
-    for count, step in enumerate(read_steps(story.trajectory), 1):  # noqa: B007 - counted below
+    for step in read_steps(story.trajectory):
+        if said and all(part.name == "a2a_message" for part in step.parts):
+            continue  # shown above
+        count += 1
         yield from _step_lines(step, whole=whole)
     if not count:
         yield "  none were recorded"
@@ -106,6 +114,7 @@ def story_document(story: RolloutStory, *, whole: bool = False) -> dict[str, Any
         "why": [{"kind": reason.kind, "text": reason.text} for reason in story.reasons],
         "parts": [plain(part) for part in story.parts],
         "steps": [_step_document(step, longest) for step in read_steps(story.trajectory)],
+        **({"exchange": exchange_document(story.folder)} if story.folder.a2a_messages.is_file() else {}),
         "verifier_output": [_output_document(output) for output in story.verifier],
         "agent_output": [_output_document(output) for output in story.agent],
         "model_calls": plain(tally_calls(story.folder)),
@@ -134,7 +143,22 @@ def _head(result: Result) -> Iterator[str]:
         error = result.error
         yield style(f"  unscored: {error.category}/{printable(error.code)} in phase {error.phase}", "red")
         yield f"  {printable(error.message)}"
-    yield from (f"  {printable(name)} {value:g}" for name, value in result.rewards.items() if name != "reward")
+    if result.arena is not None:
+        yield from _played(result.arena)
+    else:
+        yield from (f"  {printable(name)} {value:g}" for name, value in result.rewards.items() if name != "reward")
+
+
+def _played(arena: ArenaPart) -> Iterator[str]:
+    """Who played which role, with what reward and how it ended."""
+    for name, role in arena.roles.items():
+        who = (role.url or role.agent) + (f" ({role.model})" if role.model else "")
+        reward = "no reward" if role.reward is None else f"{role.reward:g}"
+        marks = [*(["winner"] if arena.winner == name else []), *([role.status] if role.status != "played" else [])]
+        marks += ["forfeited"] if role.forfeited else []
+        yield f"  {printable(name)}: {reward}  {style(printable(who), 'dim')}{'  ' + ', '.join(marks) if marks else ''}"
+    events = f", {arena.events} reward events" if arena.events else ""
+    yield f"  {arena.messages} messages{events}, assessor {printable(arena.assessor)}"
 
 
 def _reason_lines(story: RolloutStory) -> Iterator[str]:
@@ -142,7 +166,8 @@ def _reason_lines(story: RolloutStory) -> Iterator[str]:
     yield from (
         f"  {shortened(printable(reason.text), 300)}"
         for reason in story.reasons
-        if reason.kind not in ("unscored", "reward") and not (reason.kind == "part" and _is_shown(story, reason.text))
+        if reason.kind not in ("unscored", "reward", "game")
+        and not (reason.kind == "part" and _is_shown(story, reason.text))
     )
     result = story.result
     if result is not None and not story.reasons and result.notes.limits_reached:

@@ -40,6 +40,7 @@ _OPTIONS: Final = (
         "--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of an episode."
     ),
     click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
+    click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
     click.option(
         "--max-sessions", type=click.IntRange(min=1), default=256, show_default=True, help="Episodes at one time."
     ),
@@ -70,6 +71,7 @@ class ServingOptions:
     isolation: str | None
     agent_timeout: float | None
     max_calls: int | None
+    records: Path | None
     max_sessions: int
     reap_after: float
     as_json: bool
@@ -87,6 +89,7 @@ class ServingOptions:
             pull=self.pull,
             isolation=self.isolation,
             limits=EpisodeLimits(self.agent_timeout, self.max_calls),
+            records=self.records,
         )
 
     def sessions(self, opener: Opener) -> Sessions:

@@ -13,7 +13,10 @@ COMMANDS = {
     "normalize": Lazy("benchflow.cli.tasks.normalize:normalize", "Expand presets and write task.md in canonical form."),
     "migrate": Lazy("benchflow.cli.tasks.migrate:migrate", "Convert split packages to task.md packages."),
     "import-ors": Lazy("benchflow.cli.serve.import_ors:import_ors", "Import tasks of a server that speaks ORS."),
-    "export": Lazy("benchflow.cli.tasks.export:export", "Write packages in the split layout, or as they are."),
+    "import-scenario": Lazy(
+        "benchflow.cli.serve.import_scenario:import_scenario", "Import a scenario file of AgentBeats."
+    ),
+    "export": Lazy("benchflow.cli.tasks.export:export", "Write packages in another layout, or as they are."),
     "roundtrip": Lazy(
         "benchflow.cli.tasks.roundtrip:roundtrip", "Test that split packages survive conversion to task.md and back."
     ),

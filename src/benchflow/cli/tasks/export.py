@@ -19,7 +19,7 @@ from benchflow.task.discovery import FoundPackage, find_packages
 
 _STATUSES = ("lossless", "degraded", "target-refuses", "failed")
 REGISTRY = "registry.json"
-_TARGETS = ("harbor", "native")
+_TARGETS = ("harbor", "native", "scenario")
 _WORDS = {"target-refuses": "the target refuses it"}
 
 
@@ -31,7 +31,7 @@ _WORDS = {"target-refuses": "the target refuses it"}
     type=click.Choice(_TARGETS),
     default="harbor",
     show_default=True,
-    help="harbor: the split layout; native: every byte as it is.",
+    help="harbor: the split layout; native: every byte as it is; scenario: an arena for AgentBeats.",
 )
 @click.option(
     "--dataset", metavar="NAME@VERSION", help="Also write OUT/registry.json, a Harbor registry of this dataset."
@@ -125,6 +125,7 @@ def _export(
     found: FoundPackage, place: Path | None, target: str, *, above: Path | None, overwrite: bool
 ) -> dict[str, Any]:
     from benchflow.task.interop.native_export import export_native, native_export_report
+    from benchflow.task.interop.scenarios.scenario_export import export_scenario, scenario_export_report
     from benchflow.task.interop.split_export import build_compatibility_export_report, export_task_to_split_layout
     from benchflow.task.package import load_package
 
@@ -138,6 +139,13 @@ def _export(
                 native_export_report(package)
                 if place is None
                 else export_native(package, place, above=above, overwrite=overwrite)
+            )
+        elif target == "scenario":
+            package = load_package(found.path)
+            report = (
+                scenario_export_report(package)
+                if place is None
+                else export_scenario(package, place, overwrite=overwrite)
             )
         elif place is None:
             report = build_compatibility_export_report(found.path, target=target)

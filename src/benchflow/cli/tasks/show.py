@@ -16,6 +16,7 @@ from benchflow.cli.terminal import emit, emit_json, printable, style
 
 if TYPE_CHECKING:
     from benchflow.task.bundles.bundle_reading import Bundle
+    from benchflow.task.document.prompt_plan import UserContract
     from benchflow.task.package import TaskPackage
 
 
@@ -156,6 +157,16 @@ def _prompts(package: TaskPackage) -> Iterator[tuple[str, str]]:
         yield f"step {step.config.name}", step.instruction or ""
 
 
+def _team(contract: UserContract) -> str | None:
+    """How the roles of a team work together."""
+    if contract.handoff_kind == "none":
+        return None
+    mode, _, workspace = contract.handoff_kind.partition("-")
+    handed = f"; hands over {', '.join(contract.handoff_artifacts)}" if contract.handoff_artifacts else ""
+    place = "one workspace each" if workspace == "isolated" else "one workspace"
+    return f"{contract.handoff_team}, {mode} in {place}{handed}"
+
+
 def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:
     view = package.view
     environment, agent = view.config.environment, view.config.agent
@@ -163,6 +174,7 @@ def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:
     yield "folder", str(package.path)
     yield "definition", "task.md" if package.entrypoint == "task.md" else "task.toml and instruction.md"
     yield "interaction", view.mode
+    yield "team", _team(view.prompt_plan.user_runtime)
     yield "steps", ", ".join(step.config.name for step in view.steps)
     yield ("environment", environment.docker_image or ("environment/" if view.environment_dir else "the machine's own"))
     yield "network", environment.network_mode

@@ -10,8 +10,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from benchflow.evaluation.compare import compare
-from benchflow.evaluation.statistics import summarise
-from benchflow.evaluation.summary import sample
+from benchflow.evaluation.summary import sample, statistics_of
 from benchflow.evidence.leaderboard.published_job import PublishedJob
 from benchflow.record import Counted
 from benchflow.record.layout import RESCORES
@@ -30,7 +29,7 @@ from benchflow.rewards.numbers import shown
 WORKSPACE: Final = "workspace.tar.gz"
 PUBLISHED: Final = frozenset({
     WORKSPACE, RESCORES, "result.json", "trajectory.jsonl", "user_rounds.jsonl", "rewards.jsonl",
-    "agent", "verifier", "artifacts", "steps", "rounds", "branches",
+    "agent", "verifier", "artifacts", "steps", "rounds", "branches", "a2a",
 })  # fmt: skip
 """What is published of the folder of a rollout: what its verdict rests on, and nothing that describes the machine."""
 _CLOSE: Final = 1e-9
@@ -83,8 +82,8 @@ def _job(job: PublishedJob, hashes: Mapping[str, str]) -> ListedJob:
     tasks = Counter(result.task.id for _, result in job.counted)
     return ListedJob(
         record.name,
-        record.request.agent,
-        record.request.model,
+        ", ".join(map(str, record.request.rotation)) or record.request.agent,
+        None if record.request.rotation else record.request.model,
         record.request.settings(),
         job.settings_digest,
         record.request.attempts,
@@ -93,7 +92,7 @@ def _job(job: PublishedJob, hashes: Mapping[str, str]) -> ListedJob:
         tuple(ListedTask(task.name, task.content_digest, count, task.ordinal) for task, count in tasks.items()),
         tuple(_rollout(counted, by_rollout.get(counted.rollout, {})) for counted in job.counted),
         tuple(_left_out(counted, reason) for counted, reason in job.left_out()),
-        summarise([sample(result) for _, result in job.counted]),
+        statistics_of([sample(result) for _, result in job.counted]),
     )
 
 

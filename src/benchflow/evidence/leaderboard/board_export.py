@@ -23,7 +23,7 @@ from benchflow.files.atomic import temporary_sibling
 from benchflow.files.redaction import Redactor, make_redactor, secret_values
 from benchflow.files.scratch import scratch
 from benchflow.files.strict_json import parse_json
-from benchflow.record import Counted, Job, JobRequest, Result, RolloutFolder
+from benchflow.record import Counted, Job, JobRequest, Player, Result, RolloutFolder
 from benchflow.record.codec import encoded_line
 from benchflow.record.layout import RESCORES
 from benchflow.record.leaderboard_index import Leaderboard, ListedFile
@@ -111,7 +111,21 @@ def _public_request(request: JobRequest, redactor: Redactor) -> JobRequest:
     sources = tuple(source if ":" in source else Path(source).name or "." for source in request.sources)
     agent = redactor.text(request.agent)
     base = redactor.text(request.base_image) if request.base_image is not None else None
-    return replace(request, sources=sources, directory="", agent=agent, base_image=base)
+    others = {role: _public_player(player, redactor) for role, player in request.participants.items()}
+    rotation = tuple(_public_player(player, redactor) for player in request.rotation)
+    return replace(
+        request,
+        sources=sources,
+        directory="",
+        agent=agent,
+        base_image=base,
+        participants=others,
+        rotation=rotation,
+    )
+
+
+def _public_player(player: Player, redactor: Redactor) -> Player:
+    return replace(player, agent=redactor.text(player.agent))
 
 
 def _public_path(path: str, request: JobRequest) -> str:

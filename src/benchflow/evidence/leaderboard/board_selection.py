@@ -10,8 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
-from benchflow.evidence.leaderboard.published_job import REPEATABLE, PublishedJob, is_whole, same_score
-from benchflow.record import Counted, TaskId, WorkKey, labels, work_key
+from benchflow.evaluation.work import LineUp
+from benchflow.evidence.leaderboard.published_job import (
+    REPEATABLE,
+    PlannedItem,
+    PublishedJob,
+    is_whole,
+    same_score,
+)
+from benchflow.record import Counted, JobRequest, Player, Result, TaskId, WorkKey, labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +57,57 @@ def _settings(job: PublishedJob, names: Names) -> Found:
     request = job.record.request
     if is_whole(request.agent) and is_whole(request.base_image) and request.settings().digest() != job.settings_digest:
         yield "mixed-settings", "the settings of the job are not those of its results"
+    if not all(is_whole(player.agent) for player in request.players) and any(
+        item.line_up is not None for items in job.planned.values() for item in items.values()
+    ):
+        yield "mixed-settings", "who played whom cannot be checked: name the agents of games by relative paths"
+        return
     for rollout, result in job.lines:
-        if result.key != work_key(result.task.id, job.settings_digest, result.attempt):
+        item = job.planned[result.task.id].get(result.key)
+        if item is None or item.attempt != result.attempt:
             message = f"{rollout} was not made with the settings of the job, as that task and attempt"
             yield "mixed-settings", f"{message} ({names[result.task.id]}, attempt {result.attempt})"
-        elif (result.agent.name, result.agent.model) != (request.agent, request.model):
-            yield "mixed-settings", f"{rollout} is of another agent or model than the job"
+        else:
+            yield from _players(request, rollout, result, item.line_up)
+
+
+def _players(request: JobRequest, rollout: str, result: Result, line_up: LineUp | None) -> Found:
+    """Whether a result is of those that its key names."""
+    agent = line_up.agent if line_up is not None else Player(request.agent, request.model)
+    if (result.agent.name, result.agent.model) != (agent.agent, agent.model):
+        yield "mixed-settings", f"{rollout} is of another agent or model than the job"
+    elif result.arena is not None and line_up is not None:
+        named = {role: player.agent for role, player in line_up.others.items()}
+        played = {role: result.arena.rotation.get(role) for role in named}
+        if played != named or result.arena.seed != line_up.seed:
+            yield "mixed-settings", f"{rollout} was played by others, or with another seed, than the job plans"
 
 
 def _plan(job: PublishedJob, names: Names) -> Found:
-    """Exactly k attempts at each task."""
+    """Exactly k attempts at each task, by everybody who has it."""
     attempts = job.record.request.attempts
-    made: dict[TaskId, list[int]] = defaultdict(list)
+    made: dict[TaskId, Counter[PlannedItem]] = defaultdict(Counter)
     for _, result in job.counted:
-        made[result.task.id].append(result.attempt)
-    for task, numbers in made.items():
-        counts = Counter(numbers)
-        missing = [str(number) for number in range(1, attempts + 1) if not counts[number]]
-        added = [str(number) for number in sorted(counts) if counts[number] > 1 or number > attempts]
+        item = job.planned[result.task.id].get(result.key)
+        made[result.task.id][PlannedItem(result.attempt, item.line_up if item is not None else None)] += 1
+    for task, counts in made.items():
+        planned = set(job.planned[task].values())
+        missing = sorted({_named(item) for item in planned if not counts[item]})
+        added = sorted({_named(item) for item, count in counts.items() if count > 1 or item not in planned})
         if missing:
             yield "attempt-missing", f"{names[task]} has no result of attempt {', '.join(missing)} of {attempts}"
         if added:
             yield "attempt-added", f"{names[task]} has more results than planned: attempt {', '.join(added)}"
+    planned_here = sum(len(job.planned[task]) for task in made)
     if not job.counted:
         yield "not-finished", "the job has no results"
-    elif job.record.planned != len(made) * attempts:
+    elif job.record.planned != planned_here:
         each = f"{len(made)} tasks with {attempts} attempts each" if attempts > 1 else f"{len(made)} tasks"
         yield "not-finished", f"the job plans {job.record.planned} rollouts, and its results are of {each}"
+
+
+def _named(item: PlannedItem) -> str:
+    return str(item.attempt) if item.line_up is None else f"{item.attempt} ({item.line_up})"
 
 
 def _ordinals(job: PublishedJob) -> Found:
@@ -159,10 +190,10 @@ def _environments(job: PublishedJob, names: Names) -> Found:
 def table_problems(jobs: Sequence[PublishedJob], file: str) -> Iterator[BoardProblem]:
     """Why jobs cannot stand in one table: they have to differ in agent and model, and in nothing else."""
     first = jobs[0]
-    seen: dict[tuple[str, str | None], str] = {}
+    seen: dict[tuple[Player, ...], str] = {}
     for job in jobs:
         request, name = job.record.request, job.record.name
-        known = seen.setdefault((request.agent, request.model), name)
+        known = seen.setdefault(request.agents, name)
         if known != name:
             message = f"{known} and {name} are of the same agent and model: publish one job of each"
             yield BoardProblem("best-of-n", file, message)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from benchflow.evaluation.report import number, table
+from benchflow.evaluation.reports.arena_report import arena_lines
+from benchflow.evaluation.reports.text_table import number, table
 from benchflow.evidence.leaderboard.verdicts_again import VerdictReport
 from benchflow.record import Estimate
 from benchflow.record.leaderboard_index import Leaderboard, ListedJob
@@ -32,6 +33,8 @@ def board_lines(board: Leaderboard) -> Iterator[str]:
             yield ""
             yield f"{job.name} ({job.agent})"
             yield from (f"  {mark}" for mark in job.marks)
+        if job.statistics.arena is not None:
+            yield from arena_lines(job.statistics.arena)
 
 
 def _rank(job: ListedJob) -> tuple[bool, float]:

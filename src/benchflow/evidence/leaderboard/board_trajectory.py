@@ -72,7 +72,9 @@ def contradictions(found: Iterable[Mapping[str, Any]], result: Result) -> Iterat
     if outside is not None:
         ran = f"the rollout ran from {result.started_at} to {result.finished_at}"
         yield f"event {outside['seq']} is of {outside.get('time')}, and {ran}"
-    if seen.kinds[_ORACLE] and result.agent.name != _ORACLE:
+    others = list(result.arena.roles.values()) if result.arena is not None else []
+    agents = {result.agent.name, *(role.agent for role in others)}
+    if seen.kinds[_ORACLE] and _ORACLE not in agents:
         yield f"the oracle worked in it, and the result is of the agent {result.agent.name}"
     if seen.models and result.agent.model is not None and result.agent.model not in seen.models:
         yield f"it is of the model {', '.join(sorted(seen.models))}, and the result of {result.agent.model}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from benchflow.evaluation.games.lineups import line_ups, too_many
+from benchflow.evaluation.work import LineUp
 from benchflow.files.redaction import MARK
 from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.record import Counted, JobRecord, JobResults, Result, always_wins
+from benchflow.record import Counted, JobRecord, JobResults, Result, TaskId, WorkKey, always_wins, work_key
 from benchflow.record.job import read_counted
 from benchflow.record.result import RESULT_SCHEMA
 
@@ -25,6 +27,13 @@ _OVERRIDES: Final = (
     "agent_timeout_sec",
     "timeout_sec",
 )
+
+
+class PlannedItem(NamedTuple):
+    """One attempt at a task, and who takes part, where the job decides that."""
+
+    attempt: int
+    line_up: LineUp | None
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,24 @@ class PublishedJob:
         found = (counted for counted in self.results if counted.result.key not in superseded)
         return tuple(sorted(found, key=_place))
 
+    @cached_property
+    def planned(self) -> dict[TaskId, dict[WorkKey, PlannedItem]]:
+        """What the request asks for, by the tasks that have results: their attempts and line-ups, by key."""
+        request = self.record.request
+        roles = {result.task.id: tuple(result.arena.roles) for _, result in self.lines if result.arena is not None}
+        found: dict[TaskId, dict[WorkKey, PlannedItem]] = {}
+        for task in dict.fromkeys(result.task.id for _, result in self.lines):
+            items = found[task] = {}
+            if too_many(request, roles.get(task, ())):
+                continue
+            for attempt in range(1, request.attempts + 1):
+                seated = list(line_ups(request, task, roles.get(task, ()), attempt))
+                for one in seated:
+                    items[work_key(task, self.settings_digest, attempt, one.content())] = PlannedItem(attempt, one)
+                if not seated:
+                    items[work_key(task, self.settings_digest, attempt)] = PlannedItem(attempt, None)
+        return found
+
     def left_out(self) -> Iterator[tuple[Counted, str]]:
         """Every rollout that does not count, by its last line, with the reason."""
         superseded = frozenset(self.record.superseded)
@@ -68,8 +95,9 @@ class PublishedJob:
     def marks(self) -> Iterator[str]:
         """What a reader has to know before comparing this job with another."""
         request = self.record.request
-        if always_wins(request.agent):
-            yield f"reference agent: {request.agent.partition(':')[0]}"
+        for name in dict.fromkeys(player.agent.partition(":")[0] for player in request.agents):
+            if always_wins(name):
+                yield f"reference agent: {name}"
         if request.isolation is not None:
             yield f"isolation set by the user: {request.isolation}"
         settings = request.settings()

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, LimitReached
     from benchflow.models.gateway.grants import HOST, PORT, Access, Grant, GrantRequest
     from benchflow.models.gateway.model_gateway import Gateway
-    from benchflow.models.gateway.upstreams import KEY_VARIABLES, PROVIDERS, Upstream, Upstreams, find_upstreams
+    from benchflow.models.gateway.upstreams import (
+        KEY_VARIABLES,
+        PROVIDERS,
+        Upstream,
+        Upstreams,
+        find_upstreams,
+        without_keys,
+    )
 
 __all__ = [
     "HOST",
@@ -34,6 +41,7 @@ __all__ = [
     "Upstream",
     "Upstreams",
     "find_upstreams",
+    "without_keys",
 ]
 
 __getattr__ = lazy_names(
@@ -43,6 +51,6 @@ __getattr__ = lazy_names(
         "benchflow.models.gateway.call_limits": "NO_CALL_LIMITS CallLimits LimitReached",
         "benchflow.models.gateway.grants": "HOST PORT Access Grant GrantRequest",
         "benchflow.models.gateway.model_gateway": "Gateway",
-        "benchflow.models.gateway.upstreams": "KEY_VARIABLES PROVIDERS Upstream Upstreams find_upstreams",
+        "benchflow.models.gateway.upstreams": "KEY_VARIABLES PROVIDERS Upstream Upstreams find_upstreams without_keys",
     },
 )

@@ -38,6 +38,16 @@ class CallLimits:
 NO_CALL_LIMITS: Final = CallLimits()
 
 
+_BYTES_PER_TOKEN: Final = 3
+"""Where a server does not count: rather too many tokens than too few, so that limits hold."""
+
+
+def with_estimates(usage: Mapping[str, float], sizes: Mapping[str, int]) -> tuple[dict[str, float], bool]:
+    """What was used, with tokens that nobody counted by the bytes that they take, and whether there are any."""
+    unknown = sizes.keys() - usage.keys()
+    return {**usage, **{name: -(-sizes[name] // _BYTES_PER_TOKEN) for name in unknown}}, bool(unknown)
+
+
 @dataclass(frozen=True, slots=True)
 class LimitReached:
     """The limit at which a call was refused."""
@@ -120,12 +130,6 @@ class Meter:
     def priced(self) -> bool:
         """Whether a cost limit holds, so that every price must be known."""
         return self.limits.max_cost_usd is not None or (self.above is not None and self.above.priced)
-
-    @property
-    def counted(self) -> bool:
-        """Whether tokens or cost are limited, so that every usage must be known."""
-        own = self.limits.max_tokens is not None or self.limits.max_cost_usd is not None
-        return own or (self.above is not None and self.above.counted)
 
     def out_of_time(self, seconds: float) -> LimitReached | None:
         """The limit on time that a call under way for so many seconds has reached."""

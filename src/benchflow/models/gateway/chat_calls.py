@@ -6,13 +6,15 @@ answer as LiteLLM gives it back.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from benchflow.models.gateway.call_failures import CallFailure
-from benchflow.models.gateway.call_limits import LimitReached
+from benchflow.models.gateway.call_limits import LimitReached, with_estimates
 from benchflow.models.gateway.grants import Access
+from benchflow.models.gateway.wire_answers import read_answer
 from benchflow.record.model_calls import CallRetry
 from benchflow.record.trajectory import timestamp
 
@@ -60,9 +62,12 @@ class ChatCall:
         self._retries.append(CallRetry(code, None, round(waited, 3)))
 
     def answered(self, body: bytes, usage: Mapping[str, float], finish_reason: str) -> None:
-        self._end(usage)
+        spoken = 0 if "output_tokens" in usage else read_answer("litellm", body, stream=False).spoken
+        sizes = {"input_tokens": len(json.dumps(self._request, default=str)), "output_tokens": spoken}
+        used, estimated = with_estimates(usage, sizes)
+        self._end({**used, "estimated_calls": 1} if estimated else used)
         self._access.grant.ended(self._place, None)
-        self._record("answered", body, usage=dict(usage), finish_reason=finish_reason)
+        self._record("answered", body, usage=used, estimated=estimated, finish_reason=finish_reason)
 
     def failed(self, failure: CallFailure) -> None:
         self._end({})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchflow.models.gateway.call_failures import CallFailure
+from benchflow.models.gateway.call_limits import with_estimates
 from benchflow.models.gateway.call_prices import cost_of
 from benchflow.models.gateway.endpoints import Family, Route
 from benchflow.models.gateway.grants import Access
@@ -16,8 +17,6 @@ from benchflow.record.trajectory import timestamp
 
 ERROR: Final = 400
 """The first status of an error."""
-_BYTES_PER_TOKEN: Final = 3
-"""Where a server does not count and a limit must hold: rather too many tokens than too few."""
 
 
 @dataclass(slots=True)
@@ -93,7 +92,7 @@ class Exchange:
             said = read_answer(self.route.endpoint.dialect, body, stream=self.stream)
         usage, estimated = self._usage(said, body)
         if self.generates:
-            grant.meter.end(usage, self.timing["total"])
+            grant.meter.end({**usage, "estimated_calls": 1} if estimated else usage, self.timing["total"])
             if outcome == "aborted" and self.status is None:
                 failure = self.last_try  # the provider had failed already, and nobody waited for it to recover
             if outcome in ("answered", "failed") or failure is not None:
@@ -134,14 +133,13 @@ class Exchange:
         }
 
     def _usage(self, said: Answer | None, body: bytes) -> tuple[dict[str, float], bool]:
-        """Tokens and cost; where the server does not count and a limit must hold, an estimate."""
+        """Tokens and cost; where the server does not count, an estimate from sizes, and whether it is one."""
         if not self.generates or not body or (self.status or ERROR) >= ERROR:
             return {}, False
-        usage = dict(said.usage) if said is not None else {}
-        unknown = {"input_tokens", "output_tokens"} - usage.keys()
-        estimated = bool(unknown) and self.access.grant.meter.counted
-        if estimated:
-            sizes = {"input_tokens": len(self.content), "output_tokens": len(body)}
-            usage |= {name: -(-sizes[name] // _BYTES_PER_TOKEN) for name in unknown}
+        known, spoken = (said.usage, said.spoken) if said is not None else ({}, 0)
+        sizes = {"input_tokens": len(self.content)}
+        if self.route.endpoint.dialect not in ("openai-embeddings", "gemini-embed"):  # which write no tokens
+            sizes["output_tokens"] = spoken or len(body)
+        usage, estimated = with_estimates(known, sizes)
         cost = cost_of(self.provider, self.model, usage)
         return (usage if cost is None else {**usage, "cost_usd": cost}), estimated

@@ -24,14 +24,14 @@ _QUIET: Final = logging.getLogger("benchflow.models.gateway.http")
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
-Protocols = Callable[["Access", set[asyncio.Task[None]]], asyncio.Protocol]
+Protocols = Callable[["Access | None", set[asyncio.Task[None]]], asyncio.Protocol]
 """Makes the protocol of one connection; its calls are tasks of the set."""
 
 
 class Listening:
     """One listening socket and its connections."""
 
-    def __init__(self, sock: socket.socket, access: Access, protocols: Protocols) -> None:
+    def __init__(self, sock: socket.socket, access: Access | None, protocols: Protocols) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it, and answer at once
         self._sock = sock
@@ -116,7 +116,7 @@ def http_protocols(app: Any) -> Protocols:
     )
     config.load()
 
-    def make(access: Access, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
+    def make(access: Access | None, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
         state = ServerState()
         state.tasks = calls
         made = H11Protocol(config, state, {"access": access})

@@ -18,8 +18,8 @@ import anyio
 from benchflow.models.gateway.call_failures import CallFailure
 from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, LimitReached, Meter
 from benchflow.models.gateway.endpoints import Family, base_path
-from benchflow.models.gateway.upstreams import PROVIDERS
-from benchflow.record.model_calls import CallPlace, ModelCalls
+from benchflow.models.gateway.upstreams import PROVIDERS, without_keys
+from benchflow.record.model_calls import CallPlace, CallSource, ModelCalls
 
 if TYPE_CHECKING:
     from benchflow.models.gateway.gateway_socket import Listening
@@ -31,7 +31,6 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 41999
 """The port there, unless another program of the box has it."""
 _REFUSALS_KEPT: Final = 100
-_LONG_KEY: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,10 @@ class Grant:
         """Set when a call was refused at a limit."""
         self.limit: LimitReached | None = None
         """That limit."""
-        self.failure: CallFailure | None = None
-        """What failed at last: a call of the agent after which none succeeded, whether or not the agent told."""
         self.suspended = False
         """Whether calls are refused for the moment, because a verifier works."""
         self._gateway: Final = gateway
+        self._failures: dict[str, CallFailure] = {}
         self._open: list[Access] = []
         self._refusals = 0
         self._closed = False
@@ -86,8 +84,8 @@ class Grant:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of those who can be asked."""
-        return self._gateway.upstreams.keys
+        """The keys of those who can be asked, and all others of their kind."""
+        return self._gateway.keys
 
     @property
     def bounded(self) -> bool:
@@ -120,9 +118,16 @@ class Grant:
             self.reached.set()
 
     def ended(self, place: CallPlace, failure: CallFailure | None) -> None:
-        """Note how a call of a place ended; the last one counts. Judges and users report their own failures."""
-        if place.source == "agent":
-            self.failure = failure
+        """Note how a call of a place ended; the last one of a role counts. Users report their own failures, and so do
+        judges that are asked once."""
+        if failure is not None:
+            self._failures[f"{place.source} {place.role}"] = failure
+        else:
+            self._failures.pop(f"{place.source} {place.role}", None)
+
+    def failure_of(self, role: str, source: CallSource = "agent") -> CallFailure | None:
+        """What failed at last: a call of this role after which none succeeded, whether or not the agent told."""
+        return self._failures.get(f"{source} {role}")
 
     def replayed(self, place: CallPlace, dialect: str, endpoint: str, request: Any) -> Replayed | None:
         """The answer of the rollout that is replayed, found by the request as it would be recorded."""
@@ -177,15 +182,7 @@ class Access:
 
     def without_keys(self, env: Mapping[str, str]) -> dict[str, str]:
         """Variables for a box, in which the token stands for every key that the gateway has."""
-        keys = self.grant.keys
-        long = [key for key in keys if len(key) >= _LONG_KEY]  # "test" may be a key, and a part of any path
-
-        def replaced(value: str) -> str:
-            for key in long:
-                value = value.replace(key, self.token)
-            return self.token if value in keys else value
-
-        return {name: replaced(value) for name, value in env.items()}
+        return without_keys(env, self.grant.keys, self.token)
 
     def at(self, **where: Any) -> None:
         """Calls belong to this step, turn, scene or branch from now on."""

@@ -1,7 +1,7 @@
 """`Gateway`: what a driver runs so that agents in boxes can call models, without a key and without a network.
 
     box                                driver
-    client ── 127.0.0.1:41999 ═══════> Listening ──> PassThrough ──> httpx ──> upstream, with its key
+    client ── 127.0.0.1:41999 ═══════> Listening ──> PassThrough ──> upstream, with its key
               (socket passed out)      token, limits, policy, record
 
 One gateway serves all rollouts of a process from its event loop. Clients and protocols are loaded when first used.
@@ -21,10 +21,10 @@ from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, Met
 from benchflow.models.gateway.endpoints import Family
 from benchflow.models.gateway.gateway_socket import Listening, Protocols, http_protocols
 from benchflow.models.gateway.grants import Access, Grant, GrantRequest
-from benchflow.models.gateway.upstreams import Upstreams, find_upstreams
+from benchflow.models.gateway.upstreams import Upstreams, find_upstreams, keys_of
 
 if TYPE_CHECKING:
-    import httpx
+    from benchflow.models.gateway.upstream.upstream_pool import UpstreamPool
 
 
 class Gateway:
@@ -40,11 +40,13 @@ class Gateway:
     ) -> None:
         """`environ` holds keys and base URLs; `limits` are those of all rollouts together."""
         self.upstreams: Final = find_upstreams(environ) if upstreams is None else upstreams
+        self.keys: Final = keys_of(environ, self.upstreams)
+        """Keys of providers: none of them enters a box."""
         self.patience: Final = patience or Patience()
         self.meter: Final = Meter(limits, "job")
         self.slots: Final = anyio.Semaphore(limits.concurrent) if limits.concurrent else None
         self._protocols: Protocols | None = None
-        self._client: httpx.AsyncClient | None = None
+        self._pool: UpstreamPool | None = None
         self._grants: set[Grant] = set()
 
     @property
@@ -62,7 +64,7 @@ class Gateway:
         """Serve a listening socket for one access."""
         return Listening(sock, access, self._make_protocol)
 
-    def _make_protocol(self, access: Access, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
+    def _make_protocol(self, access: Access | None, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
         if self._protocols is None:
             from benchflow.models.gateway.pass_through import PassThrough
 
@@ -70,16 +72,13 @@ class Gateway:
         return self._protocols(access, calls)
 
     @property
-    def client(self) -> httpx.AsyncClient:
-        """The client of all upstreams, with one pool of connections."""
-        if self._client is None:
-            import httpx
+    def pool(self) -> UpstreamPool:
+        """The connections to all upstreams."""
+        if self._pool is None:
+            from benchflow.models.gateway.upstream.upstream_pool import UpstreamPool
 
-            wait = self.patience
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
-            timeout = httpx.Timeout(wait.answer_sec, connect=wait.connect_sec, pool=None)
-            self._client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False)
-        return self._client
+            self._pool = UpstreamPool(self.patience)
+        return self._pool
 
     async def close(self) -> None:
         """Close all grants and connections; idempotent."""
@@ -87,9 +86,9 @@ class Gateway:
             for grant in tuple(self._grants):
                 await grant.close()
             self._grants.clear()
-            client, self._client = self._client, None
-            if client is not None:
-                await client.aclose()
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ from benchflow.models.gateway.endpoints import (
 from benchflow.models.gateway.exchange import ERROR, Exchange
 from benchflow.models.gateway.grants import Access
 from benchflow.models.gateway.provider_tools import searching_model, without_tools
-from benchflow.models.gateway.upstream_call import Send, UpstreamCalls, respond, settle
+from benchflow.models.gateway.upstream.upstream_call import Send, UpstreamCalls, respond, settle
 from benchflow.models.gateway.upstreams import Upstream
 from benchflow.models.gateway.wire_answers import read_answer
 

@@ -2,14 +2,15 @@
 
 `strict`: a request is answered if the same role made the same request then; equal requests are answered in their order,
 and anything else is an error. `loose`: the answer is that of the same position among the calls of the role in the
-dialect; after the last one there is an error. Fields that differ from run to run by themselves (ids of sessions and
-users, cache keys) do not count as a difference.
+dialect; after the last one there is an error. What differs from run to run by itself does not count as a difference:
+ids of sessions and users, cache keys, and what Codex draws for messages and writes above the output of a command.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ _BY_CHANCE: Final = frozenset(
     {"metadata", "user", "prompt_cache_key", "safety_identifier", "client_metadata", "session_id"}
 )
 """Keys of a request whose values differ from run to run by themselves."""
+_OF_CODEX: Final = re.compile(
+    r"(?<=Chunk ID: )[0-9a-f]+|(?<=Wall time: )[0-9.]+(?= seconds)"  # above the output of every command
+    r'|(?<="id":")[a-z]+_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=")'  # of items that no server has named
+)
+"""What Codex draws anew in every run, in a request without spaces between its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +111,5 @@ def request_digest(request: Any) -> str:
     if isinstance(request, Mapping):
         request = {key: value for key, value in request.items() if key not in _BY_CHANCE}
     text = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = _OF_CODEX.sub("", text)
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()

@@ -125,6 +125,28 @@ class Upstreams:
         return other, mapped[1]
 
 
+_LONG_KEY: Final = 12
+
+
+def keys_of(environ: Mapping[str, str], upstreams: Upstreams) -> frozenset[str]:
+    """Every key of a provider that a machine has: those that are used, and those beside them."""
+    beside = (environ.get(name) for provider in PROVIDERS.values() for name in provider.keys)
+    return upstreams.keys | frozenset(key for key in beside if key)
+
+
+def without_keys(env: Mapping[str, str], keys: frozenset[str], instead: str) -> dict[str, str]:
+    """Variables for a box, with something else in place of every key."""
+    # "test" may be a key, and a part of any path; and one key may be the beginning of another.
+    long = sorted((key for key in keys if len(key) >= _LONG_KEY), key=len, reverse=True)
+
+    def replaced(value: str) -> str:
+        for key in long:
+            value = value.replace(key, instead)
+        return instead if value in keys else value
+
+    return {name: replaced(value) for name, value in env.items()}
+
+
 def find_upstreams(environ: Mapping[str, str]) -> Upstreams:
     """The upstreams of a machine: providers with a key or a base URL, and those of the file."""
     found: dict[str, Upstream] = {}

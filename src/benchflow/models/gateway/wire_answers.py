@@ -1,19 +1,22 @@
 """What an answer says of itself, in each dialect: tokens, why it ended, whether it is whole, whether it is an error.
 
-Pure: bytes in, an `Answer` out. Of a stream only the events that matter are parsed, most of them at its end.
+Pure: bytes in, an `Answer` out. A stream is parsed once, at its end, and all of its events together.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchflow.record.model_calls import Dialect
 
+_AT_ONCE: Final = 4 << 20
+"""Bytes of a stream that are parsed together, which is much faster than one event at a time, and takes more memory."""
 _LAST: Final = 6
-"""How many events from the end are looked at for tokens, the end of a stream and errors."""
+"""Of a larger stream: how many events from its end are kept for tokens and the reason of its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Answer:
     error_code: str | None = None
     model: str | None = None
     """The model that answered, as the server names it."""
+    spoken: int = 0
+    """Bytes of text that the model wrote, for an estimate; only where the server does not count them."""
 
 
 def read_answer(dialect: Dialect, body: bytes, *, stream: bool) -> Answer:
@@ -44,7 +49,7 @@ def read_answer(dialect: Dialect, body: bytes, *, stream: bool) -> Answer:
         if not isinstance(value, dict):
             return Answer(whole=False, error="the answer is not a JSON object", error_code="bad-answer")
         return _merged(dialect, [value], done=True)
-    return _merged(dialect, list(_events_that_matter(body)), done=b"[DONE]" in body[-4096:])
+    return _merged(dialect, _stream_values(body), done=b"[DONE]" in body[-4096:])
 
 
 def is_first_error(chunk: bytes) -> bool:
@@ -69,30 +74,76 @@ def _data(block: bytes) -> bytes:
     return data if data != b"[DONE]" else b""
 
 
-def _events_that_matter(body: bytes) -> Iterator[dict[str, Any]]:
-    """The first event, which may name the model and count the input, and the last ones."""
-    gap = _gap(body)
-    blocks = body.rsplit(gap, _LAST)
-    first = blocks[0].split(gap, 1)[0]
-    for data in filter(None, map(_data, (first, *blocks[1:]))):
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            yield {"error": {"message": "an event is not valid JSON", "code": "bad-answer"}}
-            continue
+def _stream_values(body: bytes) -> list[dict[str, Any]]:
+    """What the events of a stream say; in place of one that is not JSON stands an error."""
+    if len(body) > _AT_ONCE:
+        return _values_that_matter(map(_value, events(body)))
+    found = list(events(body))
+    try:
+        values = json.loads(b"[%s]" % b",".join(found))
+    except (ValueError, RecursionError):
+        values = []
+    if len(values) != len(found):  # one is not JSON, or two of them only together
+        values = [_value(data) for data in found]
+    return [value for value in values if isinstance(value, dict)]
+
+
+def _value(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {"error": {"message": "an event is not valid JSON", "code": "bad-answer"}}
+
+
+def _values_that_matter(values: Iterator[Any]) -> list[dict[str, Any]]:
+    """The first event, which may name the model and count the input, the last ones, and the first error."""
+    first: list[dict[str, Any]] = []
+    last: deque[dict[str, Any]] = deque(maxlen=_LAST)
+    for value in values:
         if isinstance(value, dict):
-            yield value
+            if not first or _error(value) is not None:
+                first.append(value)
+            last.append(value)
+            if len(first) > _LAST:
+                break
+    return [*first, *last]
 
 
 def _merged(dialect: Dialect, values: list[dict[str, Any]], *, done: bool) -> Answer:
     """`done`: the answer says itself that it is whole, by an end mark or as one JSON value."""
     error = next((found for value in values if (found := _error(value)) is not None), None)
+    usage = _usage(dialect, values)
+    spoken = 0 if "output_tokens" in usage else _spoken(values)
     if error is not None:
-        return Answer(_usage(dialect, values), whole=False, error=error[0], error_code=error[1])
+        return Answer(usage, whole=False, error=error[0], error_code=error[1], spoken=spoken)
     finish = next((reason for value in reversed(values) if (reason := _finish(dialect, value))), None)
     model = next((name for value in values if (name := _model(value))), None)
     whole = bool(values) and (finish is not None or done)
-    return Answer(_usage(dialect, values), finish, whole=whole, model=model)
+    return Answer(usage, finish, whole=whole, model=model, spoken=spoken)
+
+
+_SPOKEN: Final = frozenset(
+    {"content", "text", "delta", "arguments", "input", "args", "partial_json", "thinking", "reasoning", "refusal"}
+    | {"reasoning_content", "summary", "message", "choices", "candidates", "parts", "output", "tool_calls", "function"}
+    | {"functionCall", "content_block", "name", "response"}
+)
+"""Keys below which models of all dialects write."""
+
+
+def _spoken(values: list[dict[str, Any]]) -> int:
+    """The size of what was written. A stream of responses repeats at its end what its deltas said."""
+    deltas = [value for value in values if str(value.get("type", "")).endswith(".delta")]
+    return sum(map(_size, deltas or values))
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    if isinstance(value, dict):
+        return sum(_size(item) for key, item in value.items() if key in _SPOKEN)
+    return 0
 
 
 def _error(value: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -1,34 +1,27 @@
-"""The model calls of a rollout by pages: a page of a file of any size costs no more than the page.
-
-A place in the file is an offset at which a line begins, and the number of that line from 1.
-"""
+"""The model calls of a rollout by pages, one by one, and all together."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
-from benchflow.files.bounded import RefusedFileError, open_below, read_regular
+from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record.codec import read
 from benchflow.record.layout import RolloutFolder
 from benchflow.record.model_calls import PART, CallOutcome, ModelCall
-from benchflow.record.reading.long_lines import MAX_LINE, LongLine, lines_back, lines_from, whole_end
+from benchflow.record.reading.long_lines import LongLine, last_number, line_page, lines_from, opened_below, whole_end
 
 PAGE: Final = 50
 MAX_PART: Final = 80 << 20
 """A larger part is not read: the gateway passes less."""
-_BUDGET: Final = 16 << 20
-"""Bytes that are read for one page, and then to the end of the line."""
 _FREE: Final = ("models", "openai-count", "anthropic-count", "gemini-count")
 """Calls that cost no tokens."""
-_SEQ: Final = re.compile(rb'\{"seq":([0-9]{1,15}),')
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -60,27 +53,20 @@ def calls_page(folder: RolloutFolder, offset: int = 0, number: int = 1, *, limit
     with _opened(folder) as stream:
         if stream is None:
             return CallsPage()
-        end = whole_end(stream)
-        if not 0 < offset < end:
-            offset, number = 0, 1
-        lines: list[CallLine] = []
-        following = None
-        for line in lines_from(stream, offset):
-            here = (line.offset, number + len(lines))
-            if len(lines) == limit or line.offset - offset > _BUDGET:
-                following = here
-                break
-            found = _call(line)
-            lines.append(CallLine(*here, found if found is None else replace(found, request=None)))
-        start, walked = lines_back(stream, offset, limit, most=_BUDGET)
-        previous = (start, max(1, number - walked)) if walked else None
-        return CallsPage(tuple(lines), (offset, number), following, previous, _last(stream, end))
+        found = line_page(stream, offset, number, limit=limit)
+        lines = tuple(CallLine(*place, _shown(line)) for place, line in found.lines)
+        return CallsPage(lines, found.at, found.next, found.previous, found.total)
+
+
+def _shown(line: LongLine) -> ModelCall | None:
+    call = _call(line)
+    return call if call is None else replace(call, request=None)
 
 
 def count_calls(folder: RolloutFolder) -> int | None:
     """How many calls there are, by the number of the last one; None if there is none, or it cannot be read."""
     with _opened(folder) as stream:
-        return None if stream is None else _last(stream, whole_end(stream))
+        return None if stream is None else last_number(stream, whole_end(stream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +135,8 @@ def read_part(folder: RolloutFolder, name: str) -> bytes:
     return data
 
 
-@contextmanager
-def _opened(folder: RolloutFolder) -> Iterator[IO[bytes] | None]:
-    """The file; None if there is none that can be read. Links are not followed, and pipes are not waited for."""
-    try:
-        descriptor = open_below(folder.path, folder.model_calls.name)
-    except (OSError, RefusedFileError):
-        yield None
-        return
-    with os.fdopen(descriptor, "rb") as stream:
-        yield stream
+def _opened(folder: RolloutFolder) -> AbstractContextManager[IO[bytes] | None]:
+    return opened_below(folder.path, folder.model_calls.name)
 
 
 def _call(line: LongLine) -> ModelCall | None:
@@ -166,13 +144,3 @@ def _call(line: LongLine) -> ModelCall | None:
         return None if line.data is None else read(ModelCall, json.loads(line.data))
     except (ValueError, RecursionError):
         return None
-
-
-def _last(stream: IO[bytes], end: int) -> int | None:
-    """The number of the last call, from the beginning of its line."""
-    start, walked = lines_back(stream, end, 1, most=MAX_LINE)
-    if not walked:
-        return None
-    stream.seek(start)
-    found = _SEQ.match(stream.read(32))
-    return int(found[1]) if found else None

@@ -17,18 +17,21 @@ from typing import IO, Any, Final, Literal
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
+from benchflow.record.arena_record import ArenaPart
 from benchflow.record.layout import RolloutFolder, StepFolder, is_folder_name
 from benchflow.record.reading.failing_tests import CTRF, FailingTest, printed_failures, reported_failures
 from benchflow.record.result import Result
 from benchflow.record.trajectory import RewardLine, read_rewards
 
 ReasonKind = Literal[
-    "unscored", "agent-timeout", "agent-exit", "limit", "stopped", "test", "part", "step", "withheld", "reward"
+    "unscored", "agent-timeout", "agent-exit", "limit", "stopped", "game", "test", "part", "step", "withheld", "reward"
 ]
 
 FULL: Final = 1.0
 """A reward from here on needs no explanation."""
 OUTPUT: Final = "test-stdout.txt"
+ASSESSOR: Final = "assessor"
+"""The source of rewards that an assessor gives while a game lasts."""
 KEPT: Final = 64 << 10
 """Bytes of an output that are kept of its beginning, and as many of its end."""
 _DETAILS: Final = "reward-details.json"
@@ -165,7 +168,9 @@ def why_not_full(
     found = [*_of_agent(result)]
     if verdict is not None and verifier is None:
         verifier = tuple(_verifier_outputs(verdict, verdict, result))
-    if verdict is not None:
+    if result.arena is not None:
+        found.append(Reason("game", _of_game(result.arena)))
+    elif verdict is not None:
         found += [_test_reason(test) for test in failing_tests(verdict, result, verifier)[:1]]
         found += _of_parts(reward_parts(verdict) if parts is None else parts)
     found += _of_steps(result)
@@ -195,6 +200,8 @@ def reward_parts(verdict: RolloutFolder) -> tuple[RewardPart, ...]:
     found: list[RewardPart] = []
     known: set[tuple[str | None, str]] = set()
     for line in read_rewards(verdict.rewards):
+        if line.source == ASSESSOR:
+            continue  # given during a game: how it stood, not what the reward is made of
         for part in _parts_of(line, criteria):
             if (part.step, part.name) not in known and len(found) < _MAX_PARTS:
                 known.add((part.step, part.name))
@@ -226,6 +233,12 @@ def _ends(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     last = stream.read(KEPT)
     dropped = size - 2 * KEPT
     return first + f"\n[{dropped:,} bytes from the middle are not shown]\n".encode() + last, dropped
+
+
+def _of_game(arena: ArenaPart) -> str:
+    """How a game ended for its players."""
+    got = [f"{role} {'no reward' if one.reward is None else f'{one.reward:g}'}" for role, one in arena.roles.items()]
+    return f"{f'{arena.winner} won' if arena.winner is not None else 'nobody won'}: {', '.join(got)}"
 
 
 def _of_agent(result: Result) -> Iterator[Reason]:

@@ -17,15 +17,16 @@ from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.drivers.conversation import Conversation
-from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, confirms
+from benchflow.rollout.drivers.turns import AgentTally, Gatekeeper, OpenAgents, TurnContext, confirms
 from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.phases.keep import keep
 from benchflow.rollout.phases.step_bounds import begin, collect, end_processes, is_imported
-from benchflow.rollout.plan import StepPlan, make_user
+from benchflow.rollout.plan import HandoffPlan, StepPlan, make_user
 from benchflow.rollout.policies import audit, forbidden_tools
 
 if TYPE_CHECKING:
     from benchflow.rollout.drivers.branches import BranchTree
+    from benchflow.rollout.user_tools import UserTools
 
 
 class AgentDriver(Driver):
@@ -70,11 +71,14 @@ class AgentDriver(Driver):
 
     async def _interact(self, step: StepPlan) -> AgentEnd:
         context = self._context
+        if context.plan.handoff is not None and context.plan.handoff.apart:
+            return await self._work_apart(step, context.plan.handoff)
         place = context.folder.step(step.name).agent
         agents = OpenAgents(context, step, context.environment.sandbox, place, self._gatekeeper())
         heard = context.grant.seat(CallPlace("user", "user", step.name)) if context.grant is not None else None
-        user = make_user(context.package, context.plan, context.config, context.machine, heard)
-        conversation = Conversation(context, agents, user)
+        tools = await self._user_tools(step)
+        user = make_user(context.package, context.plan, context.config, context.machine, heard, tools)
+        conversation = Conversation(context, agents, user, user_tools=tools)
         try:
             try:
                 await conversation.run()
@@ -93,6 +97,37 @@ class AgentDriver(Driver):
                     for point in conversation.points:
                         await point.base.stop()
         return end
+
+    async def _user_tools(self, step: StepPlan) -> UserTools | None:
+        """The tools of the document's user, if it has any and plays."""
+        document, contract = self._context.package.document, self._context.plan.user
+        if document is None or document.user is None or not contract.tools:
+            return None
+        from benchflow.rollout.user_tools import UserTools
+
+        tools = UserTools(document.user, self._context.environment.sandbox)
+        with attributed("environment", "environment"):
+            await tools.check(str(step.agent.user) if step.agent.user is not None else None)
+        return tools
+
+    async def _work_apart(self, step: StepPlan, handoff: HandoffPlan) -> AgentEnd:
+        """The roles of a team, each in a line of its own."""
+        from benchflow.rollout.drivers.team import Team
+
+        context, total = self._context, AgentTally()
+        team = Team(context, step, handoff, self._gatekeeper)
+        try:
+            await team.run()
+        finally:
+            for agents in team.agents.values():
+                total.join(agents.tally)
+            self._draft.add_agent(total.end(), total.usage)
+            self._draft.note_calls(context.grant)
+        reached = (*self._draft.notes.limits_reached, *team.limits_reached)
+        self._draft.note(limits_reached=tuple(dict.fromkeys(reached)))
+        if context.tools is not None:
+            context.tools.require_intact()
+        return total.end()
 
     def _gatekeeper(self) -> Gatekeeper:
         context = self._context

@@ -6,21 +6,23 @@ its own sandbox and sees nothing of it. Each round is a line of `user_rounds.jso
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from benchflow.rewards import Scored
-from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, TurnOutcome
+from benchflow.rewards import Scored, attributed
+from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, log_round
+from benchflow.rollout.phases.team_memory import TeamMemory
 from benchflow.rollout.plan import PlannedTurn
-from benchflow.rollout.users import BaseUser, RoundResult, handoff_note, next_prompt, user_boundary
+from benchflow.rollout.users import BaseUser, RoundResult, next_prompt, user_boundary
 from benchflow.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Grant
+    from benchflow.rollout.user_tools import UserTools
 
 MAX_VERIFIER_OUTPUT: Final = 6_000
 
@@ -50,9 +52,21 @@ class Conversation:
     """Id of the branch this is; None for the main line."""
     points: list[BranchPoint] = field(default_factory=list)
     """The points where it could branch; the caller that takes them stops their sandboxes."""
+    user_tools: UserTools | None = None
+    """What the user can do itself."""
+    _memory: TeamMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        handoff = self.context.plan.handoff
+        self._memory = TeamMemory(handoff.trajectory if handoff is not None else "none")
 
     async def run(self, *, start: int = 0, prompt: str | None = None, last: RoundResult | None = None) -> None:
         """Play from round `start` on; `prompt` is the prompt there, if already known."""
+        await self._play(start, prompt, last)
+        with attributed("sandbox", "agent"):
+            await self._memory.forget([self.agents.sandbox])
+
+    async def _play(self, start: int, prompt: str | None, last: RoundResult | None) -> None:
         if self.user is not None and start == 0 and self.branch is None:
             with user_boundary():
                 await self.user.setup(self.agents.step.prompt, self._solution())
@@ -60,6 +74,7 @@ class Conversation:
             said = prompt if prompt is not None else await self._next_prompt(number, turn, last, declared=declared)
             prompt = None
             if said is None:
+                self._log_silence(number)
                 return
             last = await self._round(number, turn, said, last)
             if self.agents.exhausted:
@@ -86,7 +101,9 @@ class Conversation:
         role = turn.role.name if turn.scene is not None else None
         previous = last.role if last is not None else None
         handed = previous is not None and role is not None and previous != role
-        prompt = said + handoff_note(last) if handed and self.context.plan.handoff == "metadata" else said
+        prompt = said
+        if handed and role is not None and last is not None:
+            prompt += await self._memory.brief(role, self.agents.sandbox, [last])
         base = await self.agents.sandbox.fork() if self.context.plan.branches else None
         user = self.user.branch() if self.user is not None and base is not None else None
         kept = False
@@ -113,8 +130,18 @@ class Conversation:
             **(await self._soft_verified(number)),
         )
         if self.user is not None or len(self.agents.step.turns) > 1:
-            self._log(result, prompt, outcome)
+            used = self.user_tools.used() if self.user_tools is not None else None
+            log_round(self.context, self.agents.step, result, prompt, outcome, branch=self.branch, user_tools=used)
+        self._memory.add(result)
         return result
+
+    def _log_silence(self, number: int) -> None:
+        """What the user did before it ended the conversation without a word."""
+        used = self.user_tools.used() if self.user_tools is not None else None
+        if used is not None:
+            step = {"step": self.agents.step.name} if self.agents.step.name is not None else {}
+            line = {"round": number, **step, "prompt": None, "stop_reason": "user_silent", "user_tools": used}
+            self.context.rounds.append(self.context.redactor.data(line))
 
     async def _soft_verified(self, number: int) -> dict[str, Any]:
         """The verification of the current state, for a user that has another round."""
@@ -139,34 +166,6 @@ class Conversation:
         if isinstance(checked.verdict, Scored):
             return {"rewards": checked.verdict.record()["rewards"], "verifier_output": text}
         return {"verifier_error": checked.verdict.reason, "verifier_output": text}
-
-    def _log(self, result: RoundResult, prompt: str, outcome: TurnOutcome) -> None:
-        usage = outcome.result.usage
-        record: dict[str, Any] = {
-            "round": result.round,
-            "step": self.agents.step.name,
-            "branch": self.branch,
-            "scene": result.scene,
-            "role": result.role,
-            "handoff_from": result.handoff_from,
-            "handoff_to": result.handoff_to,
-            "prompt": prompt,
-            "rewards": dict(result.rewards) if result.rewards is not None else None,
-            "verifier_error": result.verifier_error,
-            "stop_reason": outcome.result.stop_reason,
-            "n_tool_calls": result.n_tool_calls,
-            "n_trajectory_events": len(result.trajectory),
-            "wall_sec": round(outcome.wall_sec, 3),
-            "tokens": _tokens(usage),
-        }
-        optional = ("step", "branch", "handoff_from", "handoff_to")
-        kept = {key: value for key, value in record.items() if value is not None or key not in optional}
-        self.context.rounds.append(self.context.redactor.data(kept))
-
-
-def _tokens(usage: Mapping[str, float]) -> float | None:
-    known = [usage[name] for name in ("input_tokens", "output_tokens") if name in usage]
-    return sum(known) if known else None
 
 
 @contextmanager

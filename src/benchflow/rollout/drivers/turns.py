@@ -7,7 +7,7 @@ permission request is answered by the caller's handler; in doubt there is no ans
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import anyio
 
-from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, StopReason, TurnResult
+from benchflow.agents.protocol import (
+    Agent,
+    AgentContext,
+    EventSink,
+    PermissionHandler,
+    PermissionRequest,
+    StopReason,
+    TurnResult,
+)
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.redaction import Redactor
@@ -24,6 +32,7 @@ from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.rollout.plan import MODEL, ORACLE, PlannedTurn, RolloutPlan, StepPlan
+from benchflow.rollout.users import RoundResult
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.sandbox.task_policy import mcp_servers, resolve_variables
 from benchflow.task.package import TaskPackage
@@ -63,6 +72,8 @@ class TurnContext:
     """What differs from the environment because agents were installed, before any of them began."""
     grant: Grant | None = None
     """The calls of models; None for agents that make none."""
+    adapt: Callable[[AgentContext], AgentContext] | None = None
+    """Changes what agents are given; None: nothing."""
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         return make_agent(self.config, name, model, self.machine)
@@ -74,6 +85,7 @@ class TurnContext:
         sandbox: Sandbox,
         logs: Path,
         ask: PermissionHandler | None,
+        events: EventSink,
         models: Access | None = None,
     ) -> AgentContext:
         """The context of a role while it is open in a sandbox: variables and files of its own scope only."""
@@ -81,20 +93,22 @@ class TurnContext:
         is_oracle = role.agent == ORACLE
         user = step.agent.user
         limits = self.config.limits
-        env = self._agent_env(role.env, is_oracle=is_oracle)
-        return AgentContext(
+        env, machine = self._agent_env(role.env, is_oracle=is_oracle), self.machine
+        if models is not None and models.listening is not None:  # no key enters the box: the token stands for all
+            env, machine = models.without_keys({**self._named_keys(models), **env}), models.without_keys(machine)
+        made = AgentContext(
             sandbox=sandbox,
             workdir=sandbox.spec.workdir,
             user=str(user) if user is not None else None,
-            env=env if models is None or models.listening is None else models.without_keys(env),
-            events=self.trajectory,
+            env=env,
+            events=events,
             log_folder=logs,
             model=role.model,
             reasoning_effort=role.reasoning_effort,
             limits=replace(limits, idle_timeout_sec=role.idle_timeout_sec or limits.idle_timeout_sec),
             ask=ask,
             forbidden_tools=self.plan.forbidden_tools,
-            mcp_servers=(*mcp_servers(view, self.machine), *self._relay(role.agent)),
+            mcp_servers=(*mcp_servers(view, machine), *self._relay(role.agent)),
             tools=self.tools if role.agent.partition(":")[0] == MODEL else None,
             skills_dir=turn.skills_dir,
             package_dir=view.files.root,
@@ -104,10 +118,17 @@ class TurnContext:
             redactor=self.redactor if models is None else self.redactor.with_values([models.token]),
             models=models,
         )
+        return made if self.adapt is None else self.adapt(made)
 
     def _relay(self, agent: str) -> tuple[Mapping[str, Any], ...]:
         """The server of such tools, for agents inside the sandbox."""
         return self.tools.mcp_servers if self.tools is not None and agent.partition(":")[0] != MODEL else ()
+
+    def _named_keys(self, models: Access) -> dict[str, str]:
+        """Variables of the environment that name a key: the sandbox was started without it."""
+        declared = resolve_variables(self.plan.view.config.environment.env, self.machine)
+        declared |= self.plan.secrets.of("environment")
+        return {name: value for name, value in declared.items() if models.without_keys({name: value})[name] != value}
 
     def _agent_env(self, role_env: Mapping[str, str], *, is_oracle: bool) -> dict[str, str]:
         if is_oracle:
@@ -236,6 +257,14 @@ class AgentTally:
         for name, value in result.usage.items():
             self.usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
 
+    def join(self, other: AgentTally) -> None:
+        """Add what another line of the same step used; a failing exit code counts more than one that is not."""
+        self.stop_reason = other.stop_reason or self.stop_reason
+        self.timed_out = self.timed_out or other.timed_out
+        if other.exit_code is not None and not self.exit_code:
+            self.exit_code = other.exit_code
+        self.usage.update(other.usage)
+
     def end(self) -> AgentEnd:
         return AgentEnd(self.exit_code, self.timed_out, self.stop_reason)
 
@@ -244,19 +273,29 @@ class OpenAgents:
     """One line of work in one sandbox."""
 
     def __init__(
-        self, context: TurnContext, step: StepPlan, sandbox: Sandbox, logs: Path, gatekeeper: Gatekeeper
+        self,
+        context: TurnContext,
+        step: StepPlan,
+        sandbox: Sandbox,
+        logs: Path,
+        gatekeeper: Gatekeeper,
+        *,
+        began: float | None = None,
     ) -> None:
-        """The deadline of the step begins now."""
+        """The deadline of the step begins now, or at `began` for one of several lines."""
         self.context: Final = context
         self.step: Final = step
         self.sandbox: Final = sandbox
         self.tally: Final = AgentTally()
         self.gatekeeper: Final = gatekeeper
         self._logs: Final = logs
+        self.line: Final = context.trajectory.line()
+        """Where its events go."""
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
         self._access: dict[str, Access] = {}
-        own = None if step.timeout_sec is None else anyio.current_time() + step.timeout_sec
+        began = anyio.current_time() if began is None else began
+        own = None if step.timeout_sec is None else began + step.timeout_sec
         limits = [limit for limit in (own, context.agents_until) if limit is not None]
         self._deadline: Final = min(limits, default=None)
 
@@ -275,12 +314,12 @@ class OpenAgents:
 
     async def take_turn(self, turn: PlannedTurn, prompt: str, **where: Any) -> TurnOutcome:
         """Prompt a role and wait until its turn has ended; `where` is added to every event of the turn."""
-        trajectory = self.context.trajectory
+        line = self.line
         began = anyio.current_time()
         self.gatekeeper.begin_turn()
         role = turn.role.name if turn.scene is not None else None
-        with trajectory.context(scene=turn.scene, role=role, **where), trajectory.collected() as events:
-            trajectory("user_message", text=prompt)
+        with line.context(scene=turn.scene, role=role, **where), line.collected() as events:
+            line("user_message", text=prompt)
             with attributed("agent", "agent"):
                 result = await self._prompt(turn, prompt, where)
         self.gatekeeper.end_turn()
@@ -289,7 +328,7 @@ class OpenAgents:
 
     async def _prompt(self, turn: PlannedTurn, prompt: str, where: Mapping[str, Any]) -> TurnResult:
         grant = self.context.grant
-        agent = await self._opened(turn)
+        agent = await self.opened(turn)
         if (access := self._access.get(turn.role.name)) is not None:
             place = {"step": where.get("step"), "turn": where.get("round", 0), "branch": where.get("branch")}
             access.at(**place, scene=turn.scene)
@@ -305,22 +344,23 @@ class OpenAgents:
         if result is None or result.timed_out:  # calls under way are over before anything is said of them
             await self._shut(turn.role.name)
         if grant is not None and grant.limit is not None:
-            self.context.trajectory("error", code=grant.limit.name, message=str(grant.limit))
+            self.line("error", code=grant.limit.name, message=str(grant.limit))
             await self._shut(turn.role.name)
             ended = result or TurnResult("end_turn")
             return replace(ended, stop_reason=cast("StopReason", grant.limit.name), timed_out=False)
-        if grant is not None and grant.failure is not None:
-            raise grant.failure.error() from failed
+        if grant is not None and (unreached := grant.failure_of(turn.role.name)) is not None:
+            raise unreached.error() from failed
         if failed is not None:
             raise failed
         if result is None:
-            self.context.trajectory("agent_timeout", reason="did not end by itself", timeout_sec=limit)
+            self.line("agent_timeout", reason="did not end by itself", timeout_sec=limit)
             result = TurnResult("timeout", timed_out=True)
         if result.stop_reason == "exited":
             await self._shut(turn.role.name)
         return result
 
-    async def _opened(self, turn: PlannedTurn) -> Agent:
+    async def opened(self, turn: PlannedTurn) -> Agent:
+        """The agent of a turn, started if it is not open."""
         role = turn.role
         agent = self._open.get(role.name)
         if agent is None:
@@ -328,7 +368,7 @@ class OpenAgents:
             logs = self._logs / role.name if self._several else self._logs
             ask = self.gatekeeper if self.gatekeeper.active() else None
             models = await self._admitted(agent, role.name)
-            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, models)
+            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, self.line, models)
             self._open[role.name] = agent  # before it is started, so that a cancelled start is closed too
             await agent.start(settings)
         return agent
@@ -384,3 +424,31 @@ async def _ended_at_limit(grant: Grant | None, scope: anyio.CancelScope) -> Asyn
         group.start_soon(watch)
         yield
         group.cancel_scope.cancel()
+
+
+def log_round(
+    context: TurnContext, step: StepPlan, result: RoundResult, prompt: str, outcome: TurnOutcome, **more: Any
+) -> None:
+    """Append a round to `user_rounds.jsonl`; `more` is left out where it is None."""
+    record: dict[str, Any] = {
+        "round": result.round,
+        "scene": result.scene,
+        "role": result.role,
+        "prompt": prompt,
+        "rewards": dict(result.rewards) if result.rewards is not None else None,
+        "verifier_error": result.verifier_error,
+        "stop_reason": outcome.result.stop_reason,
+        "n_tool_calls": result.n_tool_calls,
+        "n_trajectory_events": len(result.trajectory),
+        "wall_sec": round(outcome.wall_sec, 3),
+        "tokens": _tokens(outcome.result.usage),
+    }
+    handed = {"handoff_from": result.handoff_from, "handoff_to": result.handoff_to}
+    optional = {"step": step.name, **handed, **more}
+    kept = {key: value for key, value in optional.items() if value is not None}
+    context.rounds.append(context.redactor.data({**record, **kept}))
+
+
+def _tokens(usage: Mapping[str, float]) -> float | None:
+    known = [usage[name] for name in ("input_tokens", "output_tokens") if name in usage]
+    return sum(known) if known else None

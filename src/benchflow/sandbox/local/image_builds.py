@@ -25,9 +25,8 @@ from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry, 
 from benchflow.sandbox.images.layer_store import LayerStore
 from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, LayerTree, is_opaque
 from benchflow.sandbox.images.substitutes import lacking
-from benchflow.sandbox.machine_settings.allowance import allows
+from benchflow.sandbox.machine_settings.allowance import Laid, allows
 from benchflow.sandbox.machine_settings.collected import Settings, current, lay, trust_and_proxies
-from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
 from benchflow.sandbox.pulling import PullSettings
 

@@ -15,7 +15,7 @@ from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.local.commands import LocalProcess
 from benchflow.sandbox.local.layers.layer_stack import Layer
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
-from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import Mount, SandboxSpec
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from urllib.parse import unquote, urlsplit
 
 from benchflow.files.scratch import scratch_folder
 from benchflow.sandbox.machine_settings import apt, programs
+from benchflow.sandbox.machine_settings.allowance import NOTHING, Laid
 from benchflow.sandbox.machine_settings.apt import SourceFiles
-from benchflow.sandbox.machine_settings.laid import NOTHING, Laid
 from benchflow.sandbox.machine_settings.programs import BUNDLE, FOLDER, Found, Places
 from benchflow.sandbox.protocol import Mount, NetworkMode
 

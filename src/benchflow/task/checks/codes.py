@@ -58,6 +58,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Fix the spelling, or move it to `metadata`. In `task.toml` this is only a warning.",
         ),
         "missing-key": ("A required key is missing.", "Add it."),
+        "invalid-game": (
+            "The protocol of a built-in assessor contradicts itself: an unknown name or a wrong type.",
+            "Fix the key; [the language of games](arena-protocol.md) says what it takes.",
+        ),
         "conflicting-keys": ("Two keys contradict each other, or set the same thing twice.", "Remove one of them."),
         "invalid-type": ("A value has the wrong type.", "Use the type named in the message."),
         "invalid-value": ("A value is not allowed for its key.", "Use an allowed value."),
@@ -67,6 +71,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "unknown-preset": ("There is no preset with this name.", "Use one of those listed in the message."),
         "unknown-role": ("A role is used but not declared.", "Declare it under `agents.roles`, or add its section."),
+        "unknown-tool": (
+            "A simulated user has a tool that is not known and has no command.",
+            "Use a name that the message lists, or give the tool a `command`.",
+        ),
         "duplicate-section": ("A section of the body occurs twice.", "Merge the two."),
         "mode-contradiction": (
             "The declared interaction mode contradicts the rest of the document.",
@@ -108,6 +116,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unreadable-folder": (
             "A folder above packages cannot be searched; packages in it may be missing from the report.",
             "Fix its permissions, or name the packages themselves.",
+        ),
+        "path-not-utf-8": (
+            "The path of the package is not UTF-8, and no record can hold it.",
+            "Rename the folder, or the one above it that is not.",
         ),
         "link-escape": (
             "A symbolic link points outside the package; its target differs between machines.",

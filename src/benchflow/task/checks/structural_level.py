@@ -20,6 +20,7 @@ from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_layout import ALIASES
 from benchflow.task.verifier.declared_strategies import (
+    AgentJudgeStrategy,
     LeaderboardStrategy,
     LLMJudgeStrategy,
     RewardKitStrategy,
@@ -191,6 +192,8 @@ def _named_files(strategy: Strategy) -> Iterator[tuple[str, str]]:
         yield "rubric", strategy.rubric
         if strategy.context_file is not None:
             yield "context_file", strategy.context_file
+    elif isinstance(strategy, AgentJudgeStrategy) and strategy.script is not None:
+        yield "agent", strategy.script
 
 
 def local_scripts(command: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Self
 
 from benchflow.task.config import kinds
@@ -17,12 +18,13 @@ from benchflow.task.config.parsed_record import (
     field,
 )
 
+ARENA: Final = "arena-concurrent"
 INTERACTION_MODES: Final = (
     "single-shot",
     "multi-round",
     "simulated-user",
     "multi-agent-sequential",
-    "arena-concurrent",
+    ARENA,
 )
 PROMPT_PARTS: Final = ("base", "role", "scene", "turn")
 
@@ -67,14 +69,69 @@ class Scene(Record):
     skills_dir: str | None = field(some_text, default=None)
 
 
+USER_TOOLS: Final = ("bash", "read_file", "write_file", "edit_file")
+"""Tools of a user that need no command."""
+_ARGUMENT: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+def _argument(value: Any, path: str, problems: IssueLog) -> str:
+    said = str(some_text.parse(value, path, problems))
+    if not _ARGUMENT.fullmatch(said):
+        raise InvalidValueError("must be a lower-case name, which becomes a variable of the command", "invalid-value")
+    return said
+
+
+class UserTool(Record):
+    """Something a simulated user can do in the environment; a plain string names a known one."""
+
+    name: str = field(name)
+    description: str | None = field(text, default=None)
+    command: str | None = field(some_text, default=None)
+    """Run by the environment's shell; None for a known tool."""
+    arguments: FrozenMap = field(kinds.mapping(text, keys=Kind(_argument)), default=FrozenMap())
+    """What the command takes, each as a variable of that name in capitals: name to description."""
+    timeout_sec: float = field(kinds.number(above=0), default=60.0)
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> Self | None:
+        return super().parse({"name": value} if isinstance(value, str) else value, path, problems)
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        own, known = values.get("command") is not None, values["name"] in USER_TOOLS
+        if not own and not known:
+            known_ones = ", ".join(USER_TOOLS)
+            message = f"{path} names the tool '{values['name'][:60]}', which is none of {known_ones} and has no command"
+            problems.error("unknown-tool", path, message)
+        elif own and known:
+            problems.error("conflicting-keys", path, f"{path} gives a command to '{values['name']}', which has its own")
+        elif not own and values.get("arguments"):
+            problems.error("conflicting-keys", path, f"{path} gives arguments to '{values['name']}', which has its own")
+
+
 class User(Record):
     """The other side of the conversation: `user`."""
 
     model: str | None = field(some_text, default=None)
     stop_rule: str | None = field(some_text, default=None)
     private_facts: Secret = field(kinds.secret_texts, default=Secret())
-    tools: tuple[str, ...] = field(listing(some_text), default=())
+    tools: tuple[UserTool, ...] = field(listing(kinds.record(UserTool)), default=())
+    account: str | None = field(some_text, default=None)
+    """Who the user is in the environment: the account its tools run as."""
     persona: str | None = field(text, default=None)
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        tools = values.get("tools", ())
+        seen: set[str] = set()
+        for index, tool in enumerate(tools):
+            if tool.name in seen:
+                where = f"{path}.tools[{index}]"
+                problems.error("conflicting-keys", where, f"{where} repeats the tool '{tool.name}'")
+            seen.add(tool.name)
+        if tools and values.get("account") is None:
+            where = f"{path}.account"
+            problems.error("missing-key", where, f"{where} is required: the account that the user's tools run as")
 
 
 class PromptPolicy(Record):
@@ -84,13 +141,27 @@ class PromptPolicy(Record):
     order: tuple[str, ...] | None = field(listing(kinds.choice(*PROMPT_PARTS), least=1, unique=True), default=None)
 
 
+_NOT_HANDED: Final = ("/verifier", "/tests", "/oracle", "/solution", "/logs/verifier", "/run", "/proc", "/sys", "/dev")
+
+
+def _handed(value: Any, path: str, problems: IssueLog) -> str:
+    """A file or folder that is handed over: absolute, or relative to the working folder."""
+    said = str(some_text.parse(value, path, problems)).rstrip("/")
+    parts = said.split("/")
+    if not said.strip("/.") or ".." in parts or "." in parts or "\0" in said or "" in parts[1:]:
+        raise InvalidValueError("must be a plain path of a file or folder below the root, without '..'", "unsafe-path")
+    if any(said == place or said.startswith(f"{place}/") for place in _NOT_HANDED):
+        raise InvalidValueError("belongs to the verifier, the oracle or the system", "unsafe-path")
+    return said
+
+
 class Handoff(Record):
     """How work passes between the roles of a team."""
 
     mode: str = field(kinds.choice("sequential", "parallel"))
     workspace_visibility: str = field(kinds.choice("shared", "isolated"), default="shared")
     trajectory_visibility: str = field(kinds.choice("none", "metadata", "full"), default="none")
-    artifacts: tuple[str, ...] = field(listing(some_text), default=())
+    artifacts: tuple[str, ...] = field(listing(Kind(_handed), unique=True), default=())
 
 
 class Team(Record):
@@ -158,5 +229,5 @@ class Interaction(Record):
 
     mode: str = field(kinds.choice(*INTERACTION_MODES))
     assessor: str | None = field(some_text, default=None)
-    """The role that scores during an `arena-concurrent` interaction."""
+    """The role of the verifier's strategy that scores an `arena-concurrent` interaction while it lasts."""
     participants: tuple[str, ...] = field(listing(some_text, unique=True), default=())

@@ -50,7 +50,7 @@ def _place(text: str) -> tuple[int, int, int, bool]:
         return end, end, _INDENT, True
     namespace = _entry(root, NAMESPACE)
     if namespace is None:
-        if root.flow_style:
+        if isinstance(root, yaml.CollectionNode) and root.flow_style:
             raise NotDeclarableError("is written as {…}, so evidence cannot be added to it")
         return end, end, _INDENT, True
     value = namespace[1]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from benchflow.task.config.interaction import PROMPT_PARTS, Scene, Team, Turn
+from benchflow.task.config.interaction import PROMPT_PARTS, Scene, Team, Turn, User
 from benchflow.task.document.task_document import SCRIPTED_MODELS, TaskDocument
 
 DEFAULT_ROUNDS: Final = 5
@@ -32,6 +32,8 @@ class UserContract:
     max_rounds: int | None = None
     persona_present: bool = False
     private_fact_keys: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    """Names of the tools of a user that a model plays."""
     nudge_mode: str | None = None
     nudge_budget: int | None = None
     branchable: bool = False
@@ -41,10 +43,11 @@ class UserContract:
     runtime_kind: str = "none"
     """`none`, `scripted-linear` or `model-linear`."""
     handoff_kind: str = "none"
-    """`none` or `sequential-shared`."""
+    """`none`, or the mode and the workspace: `sequential-shared`, `parallel-isolated`, …"""
     handoff_team: str | None = None
     handoff_workspace_visibility: str | None = None
     handoff_trajectory_visibility: str | None = None
+    handoff_artifacts: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     """Path and reason of everything that is not supported."""
 
@@ -52,6 +55,8 @@ class UserContract:
         data = asdict(self)
         del data["problems"]
         data["private_fact_keys"] = list(self.private_fact_keys)
+        data["tools"] = list(self.tools)
+        data["handoff_artifacts"] = list(self.handoff_artifacts)
         return data
 
 
@@ -69,6 +74,8 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
     facts = user.private_facts if user else {}
     if has_user and scripted and not facts:
         problems.append(("user", "a scripted user needs private_facts; a user with only a persona needs a model"))
+    if user is not None and user.tools:
+        problems += _unsupported_tools(document, user)
     confirmation = nudges.confirmation_policy if nudges else None
     reasons = list(dict.fromkeys(reason for _, reason in problems))
     return UserContract(
@@ -79,18 +86,33 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
         max_rounds=rounds,
         persona_present=document.persona is not None,
         private_fact_keys=tuple(sorted(facts)),
+        tools=tuple(tool.name for tool in user.tools) if user else (),
         nudge_mode=nudges.mode if nudges else None,
         nudge_budget=nudges.nudge_budget if nudges else None,
         branchable=nudges.branchable if nudges else False,
         branch_execution=(nudges.branch_execution if nudges else None) or "none",
         confirmation_policy=dict(confirmation) if isinstance(confirmation, dict) else confirmation,
         runtime_kind="none" if not has_user else "scripted-linear" if scripted else "model-linear",
-        handoff_kind="sequential-shared" if team else "none",
+        handoff_kind=f"{team.handoff.mode}-{team.handoff.workspace_visibility}" if team else "none",
         handoff_team=team_name,
         handoff_workspace_visibility=team.handoff.workspace_visibility if team else None,
         handoff_trajectory_visibility=team.handoff.trajectory_visibility if team else None,
+        handoff_artifacts=team.handoff.artifacts if team else (),
         problems=tuple(problems),
     )
+
+
+def _unsupported_tools(document: TaskDocument, user: User) -> list[tuple[str, str]]:
+    nudges = document.namespace.nudges
+    found: list[tuple[str, str]] = []
+    if user.model in SCRIPTED_MODELS:
+        found.append(("user.tools", "a scripted user calls no tools; a user with tools needs a model"))
+    if nudges is not None and nudges.branch_execution == "forked-snapshot":
+        found.append(("user.tools", "the tools of a user act in one environment, and branches have several"))
+    agent = document.config.agent.user
+    if user.account is not None and agent is not None and str(agent) == user.account:
+        found.append(("user.account", "it is the account of the agent (agent.user); a user needs its own"))
+    return found
 
 
 def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[str | None, Team | None]:
@@ -118,16 +140,19 @@ def _unsupported_handoff(document: TaskDocument, name: str, team: Team) -> list[
     path = f"benchflow.teams.{name}"
     handoff = team.handoff
     found: list[tuple[str, str]] = []
-    if handoff.mode != "sequential":
-        found.append((f"{path}.handoff.mode", "only sequential handoffs are supported"))
-    if handoff.workspace_visibility != "shared":
-        found.append((f"{path}.handoff.workspace_visibility", "only a shared workspace is supported"))
-    if handoff.trajectory_visibility == "full":
-        found.append((f"{path}.handoff.trajectory_visibility", "only none and metadata are supported"))
-    if handoff.artifacts:
-        found.append((f"{path}.handoff.artifacts", "handoff artifacts are not supported"))
+    isolated = handoff.workspace_visibility == "isolated"
+    if isolated and not handoff.artifacts:
+        reason = "what isolated roles deliver must be declared in artifacts: nothing else leaves their workspaces"
+        found.append((f"{path}.handoff.artifacts", reason))
+    apart = isolated or handoff.mode == "parallel" or bool(handoff.artifacts)
+    if apart and (document.user is not None or document.persona is not None or document.namespace.nudges is not None):
+        reason = "a user speaks to a sequential team in a shared workspace without handoff artifacts only"
+        found.append((f"{path}.handoff", reason))
     if not document.scenes:
         found.append((path, "a team needs scenes with turns"))
+    strangers = {turn.role for scene in document.scenes for turn in scene.turns or ()} - set(team.roles)
+    if apart and team.roles and strangers:
+        found.append((f"{path}.roles", f"the scenes have turns by others: {', '.join(sorted(strangers))}"))
     return found
 
 

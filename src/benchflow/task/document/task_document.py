@@ -255,8 +255,6 @@ def check_roles(namespace: Namespace, roles: Mapping[str, Role], problems: Issue
     interaction = namespace.interaction
     if interaction is None:
         return
-    if interaction.assessor is not None:
-        _declared(interaction.assessor, "benchflow.interaction.assessor", roles, problems)
     for index, role in enumerate(interaction.participants):
         _declared(role, f"benchflow.interaction.participants[{index}]", roles, problems)
 

@@ -23,6 +23,8 @@ from benchflow.task.config.parsed_record import (
 )
 
 DEFAULT_ORS_INPUT: Final = "trajectory/ors-rewards.jsonl"
+GAME_KEYS: Final = frozenset({"roles", "moves", "turns", "payoffs"})
+"""Keys by which the `config` of an assessor is known as a game."""
 
 
 def _evidence_path(value: Any, path: str, problems: IssueLog) -> str:
@@ -81,8 +83,13 @@ class LLMJudgeStrategy(Strategy):
             problems.error("conflicting-keys", where, f"{path} cannot contain both 'context' and 'context_file'")
 
 
+NO_JUDGES: Final = ("oracle", "nop")
+SCRIPT_AGENT: Final = "script:"
+VERDICT_FOLDER: Final = "/logs/verifier/"
+
+
 class AgentJudgeStrategy(Strategy):
-    """A judge role examines declared evidence."""
+    """A judge role examines declared evidence: a model that is asked once, or an agent in a box of its own."""
 
     TYPE = "agent-judge"
 
@@ -90,6 +97,56 @@ class AgentJudgeStrategy(Strategy):
     isolation: str = field(kinds.choice("verifier-only"))
     inputs: tuple[str, ...] = field(inputs)
     model: str | None = field(some_text, default=None)
+    agent: str | None = field(some_text, default=None)
+    """Who judges; None: the model, asked once."""
+    verdict_file: str | None = field(kinds.absolute_path, default=None)
+    """Where the agent leaves its verdict; None: its last message is the verdict."""
+
+    @property
+    def script(self) -> str | None:
+        """The file of the verifier that judges, if the agent is a script."""
+        is_script = self.agent is not None and self.agent.startswith(SCRIPT_AGENT)
+        return (self.agent or "").removeprefix(SCRIPT_AGENT) if is_script else None
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        agent, verdict = values.get("agent"), values.get("verdict_file")
+        if agent is None:
+            _require_no_agent(values, path, problems)
+            return
+        where = join(path, "agent")
+        if agent.partition(":")[0] in NO_JUDGES:
+            problems.error("invalid-value", where, f"{where} is '{agent[:60]}', which judges nothing")
+        if agent.partition(":")[0] == "script":
+            _require_script(agent, verdict, path, problems)
+        name = (verdict or "").removeprefix(VERDICT_FOLDER)
+        if verdict is not None and (name == verdict or not name or "/" in name or name.startswith("reward")):
+            where = join(path, "verdict_file")
+            message = f"{where} must be a file in {VERDICT_FOLDER[:-1]} that is no reward file"
+            problems.error("unsafe-path", where, message)
+
+
+def _require_no_agent(values: dict[str, Any], path: str, problems: IssueLog) -> None:
+    """A model that is asked once writes no file, and reads what its prompt quotes."""
+    if "verdict_file" in values:
+        where = join(path, "verdict_file")
+        problems.error("conflicting-keys", where, f"{where} needs an 'agent' that writes it")
+    for index, item in enumerate(values["inputs"]):
+        if item.endswith("/"):
+            where = f"{join(path, 'inputs')}[{index}]"
+            problems.error("conflicting-keys", where, f"{where} is a folder, which only an 'agent' can look into")
+
+
+def _require_script(agent: str, verdict: str | None, path: str, problems: IssueLog) -> None:
+    """A script is a file of the verifier, and says nothing: it has to leave a file."""
+    where = join(path, "agent")
+    try:
+        relative_path.parse(agent.partition(":")[2], where, problems)
+    except InvalidValueError as problem:
+        problems.error(problem.code, where, f"{where}: the script {problem}")
+    if verdict is None:
+        message = f"{path} needs 'verdict_file': a script gives its verdict in a file"
+        problems.error("missing-key", join(path, "verdict_file"), message)
 
 
 class ORSEpisodeStrategy(Strategy):
@@ -172,6 +229,17 @@ class AssessorStrategy(Strategy):
     agent: str | None = field(some_text, default=None)
     model: str | None = field(some_text, default=None)
     inputs: tuple[str, ...] = field(inputs, default=())
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        """Without an agent, `config` is the game that the built-in assessor plays.
+
+        One that is nothing like a game belongs to a runtime that we do not know; the gate refuses to run it.
+        """
+        if "agent" not in values and GAME_KEYS & values.get("config", {}).keys():
+            from benchflow.task.verifier.game_protocol import read_game  # few packages have one
+
+            read_game(values["config"], join(path, "config"), problems)
 
 
 class PluginStrategy(Strategy):

@@ -1,9 +1,9 @@
-"""Parses the answer of a judge: the first JSON object in it, read strictly."""
+"""Parses the answer of a judge, read strictly: the first JSON object in it, or the only verdict."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from benchflow.errors import JudgeFailure
@@ -11,15 +11,42 @@ from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards.numbers import finite, shown
 
 _FENCE: Final = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_MAX_OBJECTS: Final = 20
+_VERDICT_KEYS: Final = frozenset({"score", "reward", "verdict"})
 _PASSED: Final = frozenset({"pass", "passed", "yes", "true"})
 _FAILED: Final = frozenset({"fail", "failed", "no", "false"})
 
 
 def parse_answer(text: str) -> dict[str, Any]:
     """The JSON object of an answer: in a fence, or else the first balanced one. Raises `JudgeFailure`."""
-    candidates = [match.strip() for match in _FENCE.findall(text)]
+    found = next(_objects(text, _MAX_OBJECTS), None)
+    if found is not None:
+        return found
+    excerpt = " ".join(text.split())[:120]
+    raise JudgeFailure(f"The judge's answer contains no JSON object: {excerpt!r}", code="judge-answer-invalid")
+
+
+def parse_verdict(text: str) -> dict[str, Any]:
+    """The one verdict of a judge role's answer. Raises `JudgeFailure`.
+
+    Work that was judged may contain verdicts, and a judge may quote them: of two that differ, none counts.
+    """
+    found = list(_objects(text, _MAX_OBJECTS + 1))
+    if len(found) > _MAX_OBJECTS:
+        message = f"The judge's answer contains more than {_MAX_OBJECTS} JSON objects."
+        raise JudgeFailure(message, code="judge-answer-invalid")
+    verdicts = [item for item in found if item.keys() & _VERDICT_KEYS]
+    if len({overall_score(item) for item in verdicts}) > 1:
+        message = "The judge's answer contains several verdicts that differ, so it has none."
+        raise JudgeFailure(message, code="judge-answer-invalid")
+    return verdicts[-1] if verdicts else parse_answer(text)
+
+
+def _objects(text: str, most: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a text, at most so many candidates: in fences first, then every balanced one."""
+    candidates = [match.strip() for match in _FENCE.findall(text)][:most]
     start = text.find("{")
-    while start >= 0 and len(candidates) < 20:
+    while start >= 0 and len(candidates) < most:
         end = _balanced(text, start)
         if end is not None:
             candidates.append(text[start:end])
@@ -30,9 +57,7 @@ def parse_answer(text: str) -> dict[str, Any]:
         except StrictJSONError:
             continue
         if isinstance(value, dict):
-            return value
-    excerpt = " ".join(text.split())[:120]
-    raise JudgeFailure(f"The judge's answer contains no JSON object: {excerpt!r}", code="judge-answer-invalid")
+            yield value
 
 
 def _balanced(text: str, start: int) -> int | None:

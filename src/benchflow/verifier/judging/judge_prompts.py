@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from benchflow.rewards import Criterion
 from benchflow.verifier.judging.deliverables import Deliverable
@@ -39,6 +39,31 @@ def role_messages(role: str, context: str, evidence: Iterable[Deliverable]) -> l
         'Answer with one JSON object and nothing else: {"score": NUMBER FROM 0 TO 1, "reason": "one or two sentences"}'
     )
     return [{"role": "system", "content": f"{role.strip()}\n\n{_POSTURE}"}, {"role": "user", "content": text}]
+
+
+def judge_task(
+    role: str, context: str, files: Mapping[str, str], *, workdir: str, verifier: str, verdict_file: str | None
+) -> str:
+    """The task of an agent that judges; `files` are the evidence, path in its box to path as declared."""
+    listed = "\n".join(f"- {one_line(place)} (was {one_line(path)})" for place, path in files.items())
+    listed = listed or "(nothing was delivered)"
+    form = '{"score": NUMBER FROM 0 TO 1, "reason": "one or two sentences"}'
+    answer = (
+        f"Your last message must contain your verdict as one JSON object, and no other: {form}"
+        if verdict_file is None
+        else f"Write your verdict, one JSON object and nothing else, to {verdict_file}: {form}"
+    )
+    return (
+        f"{role.strip()}\n\n{_POSTURE}\n\n# The task that was given\n\n{context.strip() or '(not given)'}\n\n"
+        f"# Evidence\n\nThe work is in these files:\n\n{listed}\n\n"
+        f"Your working folder is {workdir}; the rubric and other files of the verifier are in {verifier}.\n\n"
+        f"# Verdict\n\n{answer}"
+    )
+
+
+def one_line(path: str) -> str:
+    """A path on one line: the names of files come from the work, and may contain lines that look like ours."""
+    return path if path.isprintable() else ascii(path)
 
 
 def _scale(item: Criterion) -> str:

@@ -1,4 +1,4 @@
-"""`assessor`: scored during the interaction by a live peer, which no verification afterwards can do; refused."""
+"""`assessor`: scored by a live peer while the agents of an arena talk; no verification afterwards can do that."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from benchflow.verifier.strategy_run import Run
 
 
 async def score(run: Run) -> Verdict:
-    """Always an `UnsupportedError`: an arena runs its assessor beside the agent and records reward events."""
+    """The verdict of the game that the driver plays; an `UnsupportedError` where there is no game to play."""
+    if run.assess is not None:
+        return await run.assess(run)
     message = (
-        f"The strategy {run.name!r} is an assessor, which scores while the agent acts, not afterwards; score the"
-        " events that it recorded with the strategy ors-episode."
+        f"The strategy {run.name!r} is an assessor, which scores while the participants of an arena talk, not"
+        " afterwards; run the package again."
     )
     raise UnsupportedError(message, code="assessor-unsupported", path=f"verifier.strategies.{run.name}.type")

@@ -78,6 +78,7 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
             base_image=run.maker.base_image,
             blames=False,
             models=run.models,
+            installations=run.installations,
         )
         found = await verifier.verify(
             run.output / end, step=run.scope.step, strategy=strategy.strategy, isolation=run.scope.isolation

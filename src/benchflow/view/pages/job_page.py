@@ -10,7 +10,8 @@ from zlib import crc32
 from benchflow.evaluation.store import job_argument
 from benchflow.record.reading.rollout_story import RolloutStory
 from benchflow.view.facets import Query, histogram
-from benchflow.view.job_index import Row
+from benchflow.view.games_view import games_view
+from benchflow.view.job_index import Row, Rows
 from benchflow.view.known_jobs import JobHead, KnownJob, Missing
 from benchflow.view.page_addresses import Fields, address, quoted
 from benchflow.view.viewer import Live, Viewer
@@ -33,14 +34,14 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
     pages = max(1, -(-len(chosen.rows) // per_page))
     page = min(fields.number("page", 1, least=1), pages)
     state = job.state(head, len(known.rows), known.share)
-    several_agents = len({(row.agent, row.model) for row in known.rows}) > 1
+    several_agents = len({(row.agent, row.model) for row in known.rows}) > 1 or known.statistics.arena is not None
     costs = "cost_usd" in known.statistics.usage
     stories = _stories(job, chosen.rows) if viewer.exported else None
     return viewer.page(
         "job.html",
         name,
         [("Jobs", "/"), (name, None)],
-        live=Live(address("live", "job", name), live_version(job, head), state),
+        live=Live(address("live", "job", name), live_version(job, head, known), state),
         page_class="wide",
         name=name,
         head=head,
@@ -48,6 +49,7 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         damaged=known.damaged,
         superseded=known.superseded,
         statistics=known.statistics,
+        games=games_view(known.statistics.arena) if known.statistics.arena is not None else None,
         share=known.share,
         left=head.planned - len(known.rows) if known.share == 1 else 0,
         can_resume=job.harbor is None and not head.note,
@@ -103,9 +105,9 @@ def _stories(job: KnownJob, rows: Iterable[Row]) -> dict[str, RolloutStory]:
     return found
 
 
-def live_version(job: KnownJob, head: JobHead) -> str:
-    """Differs whenever the page of a job would."""
-    rows = job.rows(head, soon=True)
+def live_version(job: KnownJob, head: JobHead, known: Rows | None = None) -> str:
+    """Differs whenever the page of a job would; of the rows that are `known`, or as they are now."""
+    rows = job.rows(head, soon=True) if known is None else known
     state = job.state(head, len(rows.rows), rows.share)
     now = "".join(f"-{one.rollout}.{one.phase}.{one.events}" for one in job.running(state))
     return f"{rows.version}-{state}-{crc32(now.encode(errors='replace')):x}"

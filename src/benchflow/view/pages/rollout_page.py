@@ -1,4 +1,4 @@
-"""One rollout: its conversation, and behind tabs its reward, verifier, files, changes, model calls and details."""
+"""One rollout: its conversation, and behind tabs its arena, reward, verifier, files, changes, calls and details."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record import Result
+from benchflow.record.reading.arena_exchange import count_messages
 from benchflow.record.reading.atif_events import read_atif
 from benchflow.record.reading.call_lines import count_calls
 from benchflow.record.reading.harbor_job import TRAJECTORY
@@ -25,12 +26,14 @@ from benchflow.view.conversation_pages import (
 from benchflow.view.facets import Query
 from benchflow.view.known_jobs import KnownJob, Missing
 from benchflow.view.page_addresses import Fields, address
+from benchflow.view.pages.arena_page import ARENA_HELPERS, ArenaView, arena_of, has_arena
 from benchflow.view.pages.calls_page import calls_of, facts
 from benchflow.view.pages.changes_page import changes_of
 from benchflow.view.viewer import Live, Viewer
 
 TABS: Final = {
     "conversation": "Conversation",
+    "arena": "Arena",
     "reward": "Reward",
     "verifier": "Verifier",
     "files": "Files",
@@ -98,7 +101,8 @@ class OpenRollout:
     def version(self) -> str:
         """Differs when the page would."""
         parts = []
-        for path in (self.folder.trajectory, self.folder.model_calls, self.folder.newest().result):
+        watched = (self.folder.trajectory, self.folder.model_calls, self.folder.a2a_messages, self.folder.rewards)
+        for path in (*watched, self.folder.newest().result):
             try:
                 status = path.stat()
             except OSError:
@@ -113,8 +117,10 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
     rollout = OpenRollout(viewer, job, name)
     story = job.story(name)
     query = Query.of(fields)
+    game = has_arena(rollout.folder, story.result)
+    tabs = {key: title for key, title in TABS.items() if key != "arena" or game}
     tab = fields.one("tab", "conversation")
-    tab = tab if tab in TABS else "conversation"
+    tab = tab if tab in tabs else "conversation"
     asked = Asked.of(fields)
     kept = {**query.fields(), "tab": "" if tab == "conversation" else tab}
     head = job.head
@@ -139,7 +145,7 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         by_harbor=job.harbor is not None,
         outcome=_outcome(story.result),
         neighbours=_neighbours(job, name, query, kept),
-        tabs=TABS,
+        tabs=tabs,
         tab=tab,
         wanted=lambda each: viewer.exported is not None or tab == each,
         url=url,
@@ -158,8 +164,15 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         images=IMAGES,
         calls=calls_of(rollout.folder, fields) if tab == "calls" or viewer.exported else None,
         call_count=count_calls(rollout.folder),
+        arena=_arena(rollout, story, fields) if game and (tab == "arena" or viewer.exported) else None,
+        arena_helpers=ARENA_HELPERS,
+        message_count=count_messages(rollout.folder) if game else None,
         facts=facts,
     )
+
+
+def _arena(rollout: OpenRollout, story: RolloutStory, fields: Fields) -> ArenaView:
+    return arena_of(rollout.folder, story.result, fields, exported=rollout.viewer.exported is not None)
 
 
 def _addresses(job_name: str, name: str, query: Query) -> dict[str, Any]:
@@ -171,6 +184,7 @@ def _addresses(job_name: str, name: str, query: Query) -> dict[str, Any]:
         "part_url": lambda step, part, what: address(
             *place, "part", at=f"{step.offset}-{step.number}", part=part, what=what
         ),
+        "message_url": lambda entry, part: address(*place, "message", at="{}-{}".format(*entry.place), part=part),
         "call_url": lambda line, what: address(*place, "call", at=f"{line.offset}-{line.number}", what=what),
         "tree_url": address(*place, "tree"),
     }

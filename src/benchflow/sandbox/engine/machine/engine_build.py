@@ -42,9 +42,8 @@ from benchflow.sandbox.images.build.stage_plan import BuildPlan, plan_build
 from benchflow.sandbox.images.distribution.pull import pinned_reference
 from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.images.dockerfile.instructions import DockerfileError, parse_dockerfile
-from benchflow.sandbox.machine_settings.allowance import allows
+from benchflow.sandbox.machine_settings.allowance import Laid, allows
 from benchflow.sandbox.machine_settings.collected import Settings, current, lay, trust_and_proxies
-from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import Image
 from benchflow.sandbox.pulling import PullSettings
 

@@ -15,15 +15,17 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import SandboxFailure, UnsupportedError
 from benchflow.sandbox.local.beside import host_profile
-from benchflow.sandbox.local.beside.difference import Record
 from benchflow.sandbox.local.inside.messages import Overlay
 from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
 from benchflow.sandbox.local.link import HELPER_GONE, Launcher, expect, next_message
 from benchflow.sandbox.protocol import Limits
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.beside.difference import Record
 
 _MEGABYTE: Final = 1 << 20
 _MOST: Final = 16

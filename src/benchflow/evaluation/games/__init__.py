@@ -1,0 +1,1 @@
+"""Games between agents: who plays whom, and what their results amount to."""

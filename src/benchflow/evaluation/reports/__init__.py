@@ -1,0 +1,1 @@
+"""Jobs in words: tables and lines for people."""

@@ -1,0 +1,1 @@
+"""Summaries of jobs, typed: what `summary.json` says."""
