@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from benchflow.arena.a2a_cards import plain_url
 from benchflow.errors import UnsupportedError, UsageError
 from benchflow.record import Player
 from benchflow.rollout.config import Role, RolloutConfig
@@ -19,6 +21,7 @@ from benchflow.task.runtime_view import TaskRuntimeView
 GAME: Final = "game"
 """The scene of everything that agents do in an arena."""
 _PLAYED_BY_PACKAGE: Final = ("oracle", "nop")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ def plan_seats(package: TaskPackage, config: RolloutConfig) -> tuple[Seat, ...]:
     if names[0] in config.participants:
         message = f"The role '{names[0]}' is the one that the agent of the rollout plays; name it with --agent."
         raise UsageError(message, code="role-taken")
+    for name, player in config.participants.items():
+        if _SCHEME.match(player.agent) and (
+            wrong := "must begin with http:// or https://" if player.url is None else plain_url(player.url)
+        ):
+            # The URL is not repeated: it may contain a password.
+            raise UsageError(f"The URL of the participant '{name}' {wrong}.", code="invalid-url")
     return tuple(_seat(package, config, name, first=name == names[0]) for name in names)
 
 
