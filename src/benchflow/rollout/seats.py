@@ -62,12 +62,16 @@ def plan_seats(package: TaskPackage, config: RolloutConfig) -> tuple[Seat, ...]:
         message = f"The role '{names[0]}' is the one that the agent of the rollout plays; name it with --agent."
         raise UsageError(message, code="role-taken")
     for name, player in config.participants.items():
-        if _SCHEME.match(player.agent) and (
-            wrong := "must begin with http:// or https://" if player.url is None else plain_url(player.url)
-        ):
-            # The URL is not repeated: it may contain a password.
-            raise UsageError(f"The URL of the participant '{name}' {wrong}.", code="invalid-url")
+        require_url(name, player)
     return tuple(_seat(package, config, name, first=name == names[0]) for name in names)
+
+
+def require_url(role: str, player: Player) -> None:
+    """Refuses a player whose URL is not the address of a peer; it is not repeated, since it may contain a password."""
+    if _SCHEME.match(player.agent):
+        wrong = "must begin with http:// or https://" if player.url is None else plain_url(player.url)
+        if wrong is not None:
+            raise UsageError(f"The URL of the participant '{role}' {wrong}.", code="invalid-url")
 
 
 def _seat(package: TaskPackage, config: RolloutConfig, name: str, *, first: bool) -> Seat:
