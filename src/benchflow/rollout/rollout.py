@@ -358,7 +358,7 @@ class Rollout:
             try:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
-                    if models is not None and config.agent not in (ORACLE, NOP):
+                    if models is not None and (planned.plan.seats or config.agent not in (ORACLE, NOP)):
                         preparation = _without_keys(preparation, models)
                     state = await _installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
                     self._installed = installations.brought(state)
