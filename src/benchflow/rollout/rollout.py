@@ -439,7 +439,7 @@ def _require_arena() -> None:
         return
     from cube.extras import extra_command
 
-    raise UsageError(f"An arena needs the extra arena: {extra_command('arena')}", code="extra-missing")
+    raise UsageError(f"Arenas need the extra 'arena': {extra_command('arena')}", code="extra-missing")
 
 
 def _machine(config: RolloutConfig) -> Mapping[str, str]:
