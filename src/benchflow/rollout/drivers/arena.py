@@ -177,7 +177,7 @@ class ArenaDriver(AgentDriver):
         if not isinstance(strategy, AssessorStrategy):
             raise TypeError(f"{run.name} is not an assessor")
         config = json.loads(json.dumps(strategy.config, default=dict))
-        forfeit, winners = read_forfeit(config), read_winner_rewards(config)
+        forfeit, winners = read_forfeit(config, run.scope.reward_range), read_winner_rewards(config)
         context = self._context
         self._assessment = heard = Assessment(context.folder, context.redactor, context.trajectory, self._roles)
         async with AsyncExitStack() as stack:
