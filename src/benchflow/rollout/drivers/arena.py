@@ -273,6 +273,8 @@ class ArenaDriver(AgentDriver):
             for agents in seat.agents or ():
                 end = agents.tally.end()
                 self._draft.add_agent(end, agents.tally.usage)
+        for seat in self._open:
+            self._draft.note_calls(seat.grant)
         self._draft.note_calls(self._context.grant)
         return end
 
