@@ -183,3 +183,20 @@ async def test_answers_have_a_limit_in_time_and_in_number():
         crowded = (await http.post(url, json=call("SendMessage", message()))).json()
         assert "as many messages as it may" in crowded["error"]["message"]
         waiting.go.set()
+
+
+async def test_a_task_with_too_many_updates_still_tells_how_it_ended(monkeypatch):
+    monkeypatch.setattr("benchflow.arena.a2a_tasks.MAX_EVENTS", 5)
+
+    class Chatters:
+        async def answer(self, message, context_id, updates):
+            for number in range(20):
+                await updates.status(str(number))
+            return Reply.text("done")
+
+        async def cancel(self, context_id):
+            pass
+
+    async with served(Chatters()) as url, httpx.AsyncClient() as http:
+        streamed = await http.post(url, json=call("SendStreamingMessage", message()))
+        assert "TASK_STATE_COMPLETED" in streamed.text.strip().splitlines()[-1]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.arena.arena_packages import game_package
 
+from benchflow.models.gateway import CallLimits
 from benchflow.record import read_rewards, read_tool_calls
-from benchflow.testing import ModelServer
+from benchflow.testing import Answer, ModelServer, ToolCall
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox, pytest.mark.slow]
 
@@ -160,3 +161,21 @@ async def test_no_participant_finds_a_key_that_the_environment_names_whoever_pla
     said = next(one.parts[0].text for one in game.messages if one.sender == "second")
     assert game.why is None
     assert (said.count("K="), "tl-dbobsz" in said) == (2, False)
+
+
+async def test_a_participant_that_calls_models_without_end_uses_up_its_own_calls_only(tmp_path, play):
+    def reply(request):
+        wastes = "quetzalcoatl-first" in json.dumps(request.messages)
+        return Answer(tool_calls=[ToolCall("bash", {"command": "true"})]) if wastes else "8"
+
+    model = "model:openai/gpt-5-mini"
+    with ModelServer(reply) as server:
+        limits = {"machine": {**os.environ, **server.environment}, "call_limits": CallLimits(max_calls=6)}
+        game = await play(game_package(tmp_path / "game"), model, others={"second": model}, **limits)
+        calls = len(server.requests)
+    assert (dict(game.result.rewards), game.result.arena.winner) == (
+        {"reward": 0.0, "first": 0.0, "second": 0.8},
+        "second",
+    )
+    assert calls == 4
+    assert game.result.notes.limits_reached == ("max_calls",)

@@ -169,3 +169,32 @@ def _running(words: str) -> list[str]:
         if words in line and "pytest" not in line and sys.executable not in line:
             found.append(line)
     return found
+
+
+BLAMES = """
+def play(request, status, artifact):
+    for role, url in request["participants"].items():
+        if not ask(url, "Say a number.", "game").strip().isdigit():
+            status("failed", None, {"participant_failure": {"role": role, "message": "it said no number"}})
+            return "failed"
+    artifact({"winner": None, "rewards": {"first": 1.0, "second": 1.0}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "config", "reward", "why"),
+    [
+        ("echo I win", "echo 9", "{}", None, ("agent", "participant-broke-protocol")),
+        ("echo I win", "echo 9", "{forfeit: true}", 0.0, None),
+        ("exit 3", "echo 9", "{forfeit: true}", 0.0, None),
+        ("echo 9", "echo no", "{forfeit: {others: 0.75}}", 0.75, None),
+        ("echo 9", "echo no", "{forfeit: true}", None, ("agent", "participant-broke-protocol")),
+        ("echo I win", "echo 9", "{forfeit: {others: 7}}", None, ("verifier", "assessor-verdict")),
+    ],
+)
+async def test_a_participant_cannot_buy_an_unscored_game_where_its_failure_is_a_loss(
+    tmp_path, play, script, first, second, config, reward, why
+):
+    package = game_package(tmp_path / "game", play=BLAMES, config=config)
+    game = await play(package, script(first), others={"second": script(second)})
+    assert (game.result.reward, game.why) == (reward, why)

@@ -153,16 +153,18 @@ def test_turns_come_in_order_and_rounds_end_the_game():
 
 @pytest.mark.parametrize(
     ("then", "ended", "failed"),
-    [("skip", "rounds", None), ("fail", None, "a"), ("forfeit", "forfeit", None)],
+    [("skip", "rounds", None), ("fail", None, "a"), ("forfeit", "forfeit", None), (None, "forfeit", None)],
 )
 def test_a_missing_move_costs_what_the_protocol_says(then, ended, failed):
-    config = {**SMALL, "without_move": {"retries": 0, "then": then}, "forfeit": {"reward": -1, "others": 0.5}}
+    missed = {"retries": 0} if then is None else {"retries": 0, "then": then}
+    forfeit = {} if then == "fail" else {"forfeit": {"reward": -1, "others": 0.5}}
+    config = {**SMALL, "without_move": missed, **forfeit}
     play = begin(game_of(config), 0)
     while not play.over:
         play = answered(play, "no" if play.current.role == "a" else "ADD 1")
     assert play.ended == ended
     assert (play.failure and play.failure.role) == failed
-    if then == "forfeit":
+    if ended == "forfeit":
         assert payoffs(play) == {"a": -1, "b": 0.5, "c": 0.5}
         assert winner(play, payoffs(play)) is None
 

@@ -35,7 +35,7 @@ KEPT_TASKS: Final = 64
 """How many ended tasks can still be asked for."""
 MOST_RUNNING: Final = 64
 MAX_EVENTS: Final = 20_000
-"""Of one task; one that has more fails."""
+"""Of one task before its last one; further ones are dropped, and how it ended is always told."""
 
 
 class Executor(Protocol):
@@ -109,7 +109,7 @@ class RunningTask:
             return
         if self.is_task or reply.state != "completed":
             self._begin()
-            self._state(reply.state, reply.parts, reply.metadata)
+            self._state(reply.state, reply.parts, reply.metadata, last=True)
         else:
             said = Message(reply.parts, "agent", context_id=self.context_id, metadata=reply.metadata)
             self._add(MessageEvent(said))
@@ -159,13 +159,13 @@ class RunningTask:
             self.is_task = True
             self._add(StatusEvent(self.id, self.context_id, "submitted", time=_now()))
 
-    def _state(self, state: State, parts: tuple[Part, ...], metadata: Mapping[str, Any]) -> None:
+    def _state(self, state: State, parts: tuple[Part, ...], metadata: Mapping[str, Any], *, last: bool = False) -> None:
         self._begin()
         said = Message(parts, "agent", context_id=self.context_id, task_id=self.id) if parts else None
-        self._add(StatusEvent(self.id, self.context_id, state, said, _now(), metadata))
+        self._add(StatusEvent(self.id, self.context_id, state, said, _now(), metadata), last=last)
 
-    def _add(self, event: Event) -> None:
-        if self.ended or len(self.events) >= MAX_EVENTS:
+    def _add(self, event: Event, *, last: bool = False) -> None:
+        if self.ended or (len(self.events) >= MAX_EVENTS and not last):
             return
         self.events.append(event)
         self._notify()

@@ -139,7 +139,7 @@ class Draft:
             return
         self.seen_usage = grant.usage
         if grant.limit is not None:
-            reached = grant.limit.name if grant.limit.scope == "rollout" else f"job {grant.limit.name}"
+            reached = f"job {grant.limit.name}" if grant.limit.scope == "job" else grant.limit.name
             self.note(limits_reached=tuple(dict.fromkeys((*self.notes.limits_reached, reached))))
 
     def _counted(self) -> dict[str, float]:

@@ -197,7 +197,8 @@ class Rollout:
 
         config = self.config
         with closing(ModelCalls(self._places, self._draft.redactor)) as calls:
-            limits = config.call_limits or NO_CALL_LIMITS
+            # The participants of an arena have a share of their own each, and no common limit to use up.
+            limits = NO_CALL_LIMITS if plan.seats else config.call_limits or NO_CALL_LIMITS
             replay = config.replay.fresh() if config.replay is not None else None
             yield gateway.open(GrantRequest(calls, limits, plan.forbidden_tools, replay, config.token_ids))
 

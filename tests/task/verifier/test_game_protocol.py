@@ -73,6 +73,7 @@ def test_a_sound_game_has_no_problems():
         ("without_move: {then: fly}", "without_move.then", "must be one of fail, skip, forfeit, or a move"),
         ("without_move: {then: add}", "without_move.then", "has parameters"),
         ("without_move: {then: forfeit}", "without_move.then", "no section forfeit"),
+        ("without_move: {then: fail}\nforfeit: {}", "without_move.then", "has lost"),
         ("values: {one: {choose: [1, x]}}", "values.one.choose", "one type"),
         ("values: {one: {between: [3, 1]}}", "values.one.between", "lower one first"),
         ("judge: {criteria: {count: How well}}", "judge.criteria.count", "already used"),

@@ -53,11 +53,11 @@ class Forfeit:
 
     reward: float = 0.0
     others: float | None = None
-    """What the others get if the assessor cannot finish the game; None: the game is not scored then."""
+    """What the others get if the assessor cannot finish the game; None: they get no reward then."""
 
 
-def read_forfeit(config: Mapping[str, Any]) -> Forfeit | None:
-    """`config.forfeit`: `true`, or `{reward, others}`; None without one. Raises `VerifierFailure`."""
+def read_forfeit(config: Mapping[str, Any], bounds: RewardRange) -> Forfeit | None:
+    """`config.forfeit`: `true`, or `{reward, others}` within the range; None without. Raises `VerifierFailure`."""
     value = config.get(FORFEIT)
     if value is None or value is False:
         return None
@@ -68,6 +68,8 @@ def read_forfeit(config: Mapping[str, Any]) -> Forfeit | None:
     numbers = {name: finite(number) for name, number in value.items() if number is not None}
     if None in numbers.values():
         raise _wrong(f"config.{FORFEIT} must have numbers, not {shown(value)}")
+    if any(number is not None and not bounds.low <= number <= bounds.high for number in numbers.values()):
+        raise _wrong(f"config.{FORFEIT} has a reward outside {bounds.low:g} to {bounds.high:g}: {shown(value)}")
     return Forfeit(numbers.get("reward") or 0.0, numbers.get("others"))
 
 
@@ -183,12 +185,15 @@ def after_forfeits(verdict: GameVerdict, forfeited: Iterable[str], forfeit: Forf
 
 
 def by_forfeit(roles: Sequence[str], forfeited: Sequence[str], forfeit: Forfeit) -> GameVerdict | None:
-    """The verdict of a game that its assessor could not finish; None if the package does not say who gets what."""
-    if forfeit.others is None:
+    """The verdict of a game that its assessor could not finish; None if the package does not say what the first role
+    gets, whose reward is that of the rollout. Who failed has lost, whatever becomes of the others."""
+    if forfeit.others is None and roles[0] not in forfeited:
         return None
     left = [role for role in roles if role not in forfeited]
-    rewards = {role: forfeit.reward if role in forfeited else forfeit.others for role in roles}
-    winner = left[0] if len(left) == 1 else None
+    rewards = dict.fromkeys(forfeited, forfeit.reward)
+    if forfeit.others is not None:
+        rewards |= dict.fromkeys(left, forfeit.others)
+    winner = left[0] if len(left) == 1 and forfeit.others is not None else None
     return GameVerdict(rewards, winner, details={"ended": FORFEIT}, forfeited=tuple(forfeited))
 
 

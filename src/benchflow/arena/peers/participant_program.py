@@ -167,7 +167,7 @@ class PeerExecutor:
                     return Reply(event.message.parts)
                 self._tasks[context_id] = event.task_id
                 if isinstance(event, ArtifactEvent):
-                    made.setdefault(event.artifact_id, []).extend(event.parts)
+                    made[event.artifact_id] = [*(made.get(event.artifact_id, ()) if event.append else ()), *event.parts]
                     continue
                 state, last = event.state, () if event.message is None else event.message.parts
                 if state in ("submitted", "working"):

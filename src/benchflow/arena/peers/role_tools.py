@@ -5,7 +5,8 @@
                                           writes who called what
 
 The server runs once, where no participant is, so what one role changes the others see. Each call carries the role in
-`_meta`, as the driver knows it: a participant can neither use another role's tools nor hide a call.
+`_meta`, as the driver knows it: a participant can neither use another role's tools nor hide a call. A role has one call
+under way, so one that floods its tools waits for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hmac
 import json
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import anyio
 from benchflow.agents.protocol import RemoteTool, RemoteTools
 from benchflow.agents.running import end_for_sure
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record import MessageFile
 from benchflow.record.trajectory import timestamp
 from benchflow.sandbox.protocol import Sandbox, SandboxProcess
@@ -39,6 +41,9 @@ MAX_BODY: Final = 1 << 20
 MAX_LINE: Final = 8 << 20
 MAX_CALLS: Final = 10_000
 """Calls of one role in one game."""
+MAX_ARGUMENTS: Final = 32 << 20
+"""Bytes of the arguments of all calls of one role, which the record keeps."""
+_ENDED: Final = "it has ended"
 _KEPT: Final = 8_000
 """Characters of an output that are written down."""
 
@@ -52,7 +57,9 @@ class StdioServer:
         self._process: Final = process
         self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._next = 0
-        self._reader: Final = asyncio.create_task(self._read())
+        self._ended = False
+        self._outgoing: Final[asyncio.Queue[bytes]] = asyncio.Queue()
+        self._tasks: Final = (asyncio.create_task(self._read()), asyncio.create_task(self._write()))
 
     async def begin(self) -> None:
         """Introduce ourselves and learn the tools; a server that cannot is an `EnvironmentFailure`."""
@@ -60,7 +67,7 @@ class StdioServer:
         try:
             with anyio.fail_after(START_SEC):
                 await self.ask("initialize", {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client})
-                await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+                self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
                 listed = await self.ask("tools/list", {})
         except (TimeoutError, ConnectionError) as error:
             message = f"The MCP server '{self.name}' of the package does not answer: {str(error) or 'it is silent'}."
@@ -74,58 +81,86 @@ class StdioServer:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The result of a request; an error of the server, and its end, is a `ConnectionError`."""
+        if self._ended:
+            raise ConnectionError(_ENDED)
         self._next += 1
         number = self._next
         answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params)})
+            self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params)})
             return await answer
         finally:
             self._waiting.pop(number, None)
 
-    async def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._outgoing.put_nowait(json.dumps(message).encode() + b"\n")
+
+    async def _write(self) -> None:
+        """One line after the other, whole ones: a caller that is gone leaves no half of a line to the next."""
         try:
-            await self._process.send(json.dumps(message).encode() + b"\n")
-        except (SandboxFailure, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            raise ConnectionError("it has ended") from error
+            while True:
+                await self._process.send(await self._outgoing.get())
+        except (SandboxFailure, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._end()
 
     async def _read(self) -> None:
-        pending = bytearray()
+        """Take every line; what is longer than a line may be is left out, and the server goes on."""
+        pending, size, skipping = list[bytes](), 0, False
         try:
             async for chunk in self._process.stdout():
-                pending += chunk
-                *lines, rest = pending.split(b"\n")
-                pending = bytearray(rest)
-                for line in lines:
-                    self._take(bytes(line))
-                if len(pending) > MAX_LINE:
-                    break
+                if not skipping:
+                    pending.append(chunk)
+                    size += len(chunk)
+                if b"\n" in chunk:
+                    *lines, rest = (chunk if skipping else b"".join(pending)).split(b"\n")
+                    for line in lines[skipping:]:
+                        self._take(line)
+                    pending, size, skipping = [rest], len(rest), False
+                elif size > MAX_LINE:
+                    self._too_long()
+                    pending, size, skipping = [], 0, True
         finally:
-            for waiting in self._waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(ConnectionError("it has ended"))
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._fail(ConnectionError(_ENDED))
+
+    def _too_long(self) -> None:
+        """An answer without a limit: its call is known only if no other one is under way; others reach their limit."""
+        if len(self._waiting) == 1:
+            self._fail(ConnectionError(f"the answer has more than {MAX_LINE} bytes"))
+
+    def _fail(self, error: ConnectionError) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error)
 
     def _take(self, line: bytes) -> None:
+        if len(line) > MAX_LINE:
+            return self._too_long()
         try:
             message = json.loads(line)
             waiting = self._waiting.get(message.get("id"))
         except (ValueError, AttributeError, TypeError, RecursionError):
-            return  # a server may print what it likes
+            return None  # a server may print what it likes
         if waiting is None or waiting.done():
-            return
+            return None
         if isinstance(message.get("result"), dict):
             waiting.set_result(message["result"])
         else:
             error = message.get("error")
             said = error.get("message") if isinstance(error, dict) else error
             waiting.set_exception(ConnectionError(str(said)[:300]))
+        return None
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
             await end_for_sure(self._process)
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class ToolWorld:
@@ -138,14 +173,24 @@ class ToolWorld:
         self.calls: Final[list[dict[str, Any]]] = []
         """What was called, for the assessor."""
         self._file: Final = file
+        self._bytes: Final[Counter[str]] = Counter()
+        """Of the arguments, by role."""
+        self._turns: Final[defaultdict[str, anyio.Lock]] = defaultdict(anyio.Lock)
 
     async def call(self, role: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """What a call shows, and whether it was carried out."""
+        """What a call shows, and whether it was carried out; the next call of the role waits for it."""
+        async with self._turns[role]:
+            return await self._call(role, name, arguments)
+
+    async def _call(self, role: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         began = time.monotonic()
         self.by_role[role] += 1
+        self._bytes[role] += len(json.dumps(arguments)) + len(name)
         server = self._by_tool.get(name)
         if self.by_role[role] > MAX_CALLS:
             return f"error: more than {MAX_CALLS} calls.", False
+        if self._bytes[role] > MAX_ARGUMENTS:
+            return f"error: the arguments of all calls have more than {MAX_ARGUMENTS} bytes.", False
         if server is None:
             text, ok = f"error: there is no tool {name[:100]!r}.", False
         else:
@@ -218,11 +263,12 @@ class ToolEndpoint:
 
     async def _rpc(self, body: bytes) -> dict[str, Any] | None:
         try:
-            asked = json.loads(body)
-            method, number = asked.get("method"), asked.get("id")
-            params = asked.get("params") or {}
-        except (ValueError, AttributeError, RecursionError):
-            return {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "not a request of JSON-RPC"}}
+            asked = parse_json(body)
+        except StrictJSONError as error:
+            return _error(None, -32700, f"the request {error}")
+        if not isinstance(asked, dict) or not isinstance(asked.get("params") or {}, dict):
+            return _error(None, -32600, "not a request of JSON-RPC")
+        method, number, params = asked.get("method"), asked.get("id"), asked.get("params") or {}
         if number is None:
             return None
         result: dict[str, Any]
@@ -242,9 +288,12 @@ class ToolEndpoint:
             case "ping":
                 result = {}
             case _:
-                error = {"code": -32601, "message": f"no method {str(method)[:60]}"}
-                return {"jsonrpc": "2.0", "id": number, "error": error}
+                return _error(number, -32601, f"no method {str(method)[:60]}")
         return {"jsonrpc": "2.0", "id": number, "result": result}
+
+
+def _error(number: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
 
 
 def _shown(spec: RemoteTool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 LimitName = Literal["max_calls", "max_tokens", "max_cost", "max_model_time"]
-Scope = Literal["rollout", "job"]
+Scope = Literal["role", "rollout", "job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,16 @@ class CallLimits:
         """Whether anything is used up."""
         return any(
             limit is not None for limit in (self.max_calls, self.max_tokens, self.max_cost_usd, self.max_seconds)
+        )
+
+    def share(self, parts: int) -> CallLimits:
+        """One of so many equal parts, so that none of several rivals can use up what another has."""
+        return CallLimits(
+            None if self.max_calls is None else self.max_calls // parts,
+            None if self.max_tokens is None else self.max_tokens // parts,
+            None if self.max_cost_usd is None else self.max_cost_usd / parts,
+            None if self.max_seconds is None else self.max_seconds / parts,
+            None if self.concurrent is None else max(1, self.concurrent // parts),
         )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from benchflow.models.gateway.call_failures import CallFailure
-from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, LimitReached, Meter
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, LimitReached, Meter, Scope
 from benchflow.models.gateway.endpoints import Family, base_path
 from benchflow.models.gateway.upstreams import PROVIDERS, without_keys
 from benchflow.record.model_calls import CallPlace, CallSource, ModelCalls
@@ -51,9 +51,10 @@ class GrantRequest:
 class Grant:
     """The calls of one rollout."""
 
-    def __init__(self, gateway: Gateway, request: GrantRequest, job: Meter) -> None:
+    def __init__(self, gateway: Gateway, request: GrantRequest, above: Meter, scope: Scope = "rollout") -> None:
+        """`above` is the meter that counts its calls too: that of the job, or of the rollout for one of its roles."""
         self.request: Final = request
-        self.meter: Final = Meter(request.limits, "rollout", job)
+        self.meter: Final = Meter(request.limits, scope, above)
         self.slots: Final = anyio.Semaphore(request.limits.concurrent) if request.limits.concurrent else None
         self.reached: Final = anyio.Event()
         """Set when a call was refused at a limit."""
@@ -66,6 +67,10 @@ class Grant:
         self._open: list[Access] = []
         self._refusals = 0
         self._closed = False
+
+    def of_role(self, limits: CallLimits) -> Grant:
+        """A grant for one of several rivals: limits and failures of its own, and the same record."""
+        return Grant(self._gateway, replace(self.request, limits=limits), self.meter, "role")
 
     @property
     def usage(self) -> Mapping[str, float]:

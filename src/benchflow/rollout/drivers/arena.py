@@ -177,7 +177,7 @@ class ArenaDriver(AgentDriver):
         if not isinstance(strategy, AssessorStrategy):
             raise TypeError(f"{run.name} is not an assessor")
         config = json.loads(json.dumps(strategy.config, default=dict))
-        forfeit, winners = read_forfeit(config), read_winner_rewards(config)
+        forfeit, winners = read_forfeit(config, run.scope.reward_range), read_winner_rewards(config)
         context = self._context
         self._assessment = heard = Assessment(context.folder, context.redactor, context.trajectory, self._roles)
         async with AsyncExitStack() as stack:
@@ -273,6 +273,8 @@ class ArenaDriver(AgentDriver):
             for agents in seat.agents or ():
                 end = agents.tally.end()
                 self._draft.add_agent(end, agents.tally.usage)
+        for seat in self._open:
+            self._draft.note_calls(seat.grant)
         self._draft.note_calls(self._context.grant)
         return end
 

@@ -44,8 +44,9 @@ def settled(
     fatal = rules.fatal(failures)
     if fatal is not None:
         raise Attributed(fatal)
-    lost = tuple(role for role, failure in failures.items() if failure is not None)
     forfeit = rules.forfeit
+    blamed = heard.blamed[0] if heard.blamed is not None and heard.state == "failed" else None
+    lost = tuple(role for role, failure in failures.items() if failure is not None or role == blamed)
     try:
         if ended is not None:
             raise Attributed(ended)
@@ -57,8 +58,8 @@ def settled(
             raise
         other = by_forfeit(rules.roles, lost, forfeit)
         if other is None:
-            first = next(failure for failure in failures.values() if failure is not None)
-            raise Attributed(first.verdict) from None
+            first = next((failure.verdict for failure in failures.values() if failure is not None), None)
+            raise Attributed(first or _unfinished(heard)) from None
         return other
     return after_forfeits(found, lost, forfeit) if lost and forfeit is not None else found
 

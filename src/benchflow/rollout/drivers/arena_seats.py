@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.agents.protocol import AgentContext, TurnResult
 from benchflow.arena.a2a_cards import Card
@@ -28,6 +28,9 @@ from benchflow.rollout.phases.step_bounds import begin
 from benchflow.rollout.plan import NOP, ORACLE, SCRIPT, PlannedTurn, StepPlan
 from benchflow.rollout.seats import Seat
 
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Grant
+
 GRACE_SEC: Final = 45.0
 """How long past its limit an agent of ours may take until the bridge itself gives up: agents end their turns first."""
 _SILENT_KINDS: Final = (ORACLE, NOP, SCRIPT)
@@ -44,6 +47,8 @@ class OpenSeat:
     environment: Environment | None = None
     """Its box; None for somebody else's agent."""
     agents: list[OpenAgents] | None = None
+    grant: Grant | None = None
+    """Its share of the calls of models."""
 
 
 class _Line:
@@ -101,23 +106,40 @@ class Seats:
         """The participant of a seat; one that cannot be reached has failed already."""
         name, limit = seat.role.name, seat.role.timeout_sec
         agents: list[OpenAgents] = []
+        grant = self._share(stack)
         try:
-            executor, card = await self._executor(seat, environment, agents, stack)
+            executor, card = await self._executor(seat, environment, agents, grant, stack)
         except AgentFailure as error:
             participant = self._participant(name, _Nobody())
             participant.fail(error if isinstance(error, PeerFailure) else PeerFailure("unreachable", str(error)))
-            return OpenSeat(seat, participant, environment, agents)
+            return OpenSeat(seat, participant, environment, agents, grant)
         participant = self._participant(name, executor)
         participant.card = card
         bridged = isinstance(executor, Bridge)
         participant.limit_sec = None if limit is None else limit + GRACE_SEC if bridged else limit
-        return OpenSeat(seat, participant, environment, agents)
+        return OpenSeat(seat, participant, environment, agents, grant)
+
+    def _share(self, stack: AsyncExitStack) -> Grant | None:
+        """A part of the calls that the rollout may make: what one participant uses up is not another's."""
+        context = self._context
+        if context.grant is None:
+            return None
+        limits = context.config.call_limits
+        own = sum(seat.url is None for seat in context.plan.seats)
+        grant = context.grant.of_role(limits.share(own) if limits is not None and own else context.grant.request.limits)
+        stack.push_async_callback(grant.close)
+        return grant
 
     def _participant(self, role: str, executor: Executor) -> Participant:
         return Participant(role, executor, self._log, self._assessor, on_failure=self._on_failure)
 
     async def _executor(
-        self, seat: Seat, environment: Environment | None, agents: list[OpenAgents], stack: AsyncExitStack
+        self,
+        seat: Seat,
+        environment: Environment | None,
+        agents: list[OpenAgents],
+        grant: Grant | None,
+        stack: AsyncExitStack,
     ) -> tuple[Executor, Mapping[str, Any]]:
         name = seat.role.name
         if environment is None:
@@ -128,7 +150,7 @@ class Seats:
         turn = next(turn for turn in self._step.turns if turn.role.name == name)
 
         def opened(context_id: str) -> OpenAgents:
-            adapted = replace(self._context, adapt=lambda made: self._seated(seat, context_id, made))
+            adapted = replace(self._context, adapt=lambda made: self._seated(seat, context_id, made), grant=grant)
             logs = self._context.folder.agent
             made = OpenAgents(adapted, self._step, environment.sandbox, logs, self._gatekeeper())
             agents.append(made)

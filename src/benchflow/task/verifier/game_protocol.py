@@ -137,7 +137,7 @@ class _Reader:
             message_limit=record.message_limit,
             turn_timeout_sec=record.turn_timeout_sec,
             retries=record.without_move.retries,
-            then=record.without_move.then,
+            then=record.without_move.then or ("fail" if record.forfeit is None else "forfeit"),
             forfeit=record.forfeit,
             judge_model=record.judge.model if record.judge is not None else None,
             criteria=criteria,
@@ -218,6 +218,8 @@ class _Reader:
 
     def _check_then(self, moves: Mapping[str, Move]) -> None:
         then, where = self._record.without_move.then, "without_move.then"
+        if then is None:
+            return
         if then in moves:
             if moves[then].form.parameters:
                 self._error(where, f"is the move '{then}', which has parameters; name one without")
@@ -225,6 +227,8 @@ class _Reader:
             self._error(where, f"must be one of {', '.join(THEN)}, or a move; it is '{then[:60]}'")
         elif then == "forfeit" and self._record.forfeit is None:
             self._error(where, "is 'forfeit', and there is no section forfeit")
+        elif then == "fail" and self._record.forfeit is not None:
+            self._error(where, "is 'fail', and the section forfeit says that a participant that fails has lost")
 
     def _payoffs(
         self, section: str, texts: Mapping[str, Any], types: Mapping[str, Type], *, every: bool

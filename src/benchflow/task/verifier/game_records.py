@@ -116,7 +116,7 @@ class WithoutMoveRecord(Record):
     """What becomes of a message without a legal move."""
 
     retries: int = field(integer(least=0, most=10), default=1)
-    then: str = field(name, default="fail")
+    then: str | None = field(name, default=None)
 
 
 class ForfeitRecord(Record):
