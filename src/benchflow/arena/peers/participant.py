@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import anyio
@@ -104,6 +104,8 @@ class Participant:
                 answered = time.perf_counter()
             if size_of(reply.parts) > MAX_ANSWER:
                 raise PeerFailure("flood", f"The participant '{self.role}' answered with more than {MAX_ANSWER} bytes.")
+            if not reply.parts and reply.state == "completed":  # a message has parts: no assessor can stumble over it
+                reply = replace(reply, parts=(Part.of_text(""),))
         except Exception as error:  # noqa: BLE001 - the boundary: a participant's failure is a value of the game
             self.fail(Silent(self.role, self.limit_sec or 0.0) if isinstance(error, TimeoutError) else error)
             return self._refused(sent.seq, context_id, "it has failed", began)
