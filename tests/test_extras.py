@@ -26,6 +26,7 @@ PART_OF = {"httpcore": {"httpx"}, "markupsafe": {"jinja2"}, "mcp_types": {"mcp"}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "arena": ["benchflow.arena.a2a_client", "benchflow.arena.a2a_serving", "benchflow.rollout.drivers.arena"],
+    "browser": ["playwright.sync_api", "cube.tools.web_page"],
     "images": ["PIL.Image", "cube.core"],
     "gymnasium": ["benchflow.trainers.package_env"],
     "serve": [

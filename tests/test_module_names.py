@@ -20,6 +20,7 @@ TWICE = {
     "rescore": "the command and what it does",
     "run": "`bench run` and `bench eval run`",
     "task": "the gym layer's module and its implementation for packages",
+    "terminal": "the terminal that commands print to, and the tool of an agent",
     "tool": "the gym layer's module and its implementation for packages",
 }
 """Names that occur more than once, and why."""

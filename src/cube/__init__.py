@@ -10,8 +10,40 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__", "get_cache_dir"]
+if TYPE_CHECKING:
+    from cube.infra_local import LocalInfraConfig
+    from cube.provision_store import ProvisionStore
+    from cube.resource import (
+        DockerImageConfig,
+        DockerServiceConfig,
+        InfraConfig,
+        ResourceConfig,
+        ResourceHandle,
+        ResourceNotReadyError,
+        UnsupportedResourceType,
+        VMResourceConfig,
+        VolumeSpec,
+    )
+
+__version__: str
+
+__all__ = [
+    "DockerImageConfig",
+    "DockerServiceConfig",
+    "InfraConfig",
+    "LocalInfraConfig",
+    "ProvisionStore",
+    "ResourceConfig",
+    "ResourceHandle",
+    "ResourceNotReadyError",
+    "UnsupportedResourceType",
+    "VMResourceConfig",
+    "VolumeSpec",
+    "__version__",
+    "get_cache_dir",
+]
 
 _CUBE_CACHE_ROOT: Path = Path(os.environ.get("CUBE_CACHE_DIR") or Path.home() / ".cube")
 
@@ -38,7 +70,10 @@ def get_cache_dir(benchmark_name: str) -> Path:
     return _CUBE_CACHE_ROOT / benchmark_name
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first asked for: `import cube` stays light."""
+    from importlib import import_module
+
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -46,4 +81,9 @@ def __getattr__(name: str) -> str:
             return version("benchcube")
         except PackageNotFoundError:
             return "unknown"
-    raise AttributeError(f"module 'cube' has no attribute '{name}'")
+    if name not in __all__:
+        raise AttributeError(f"module 'cube' has no attribute '{name}'")
+    module = {"LocalInfraConfig": "cube.infra_local", "ProvisionStore": "cube.provision_store"}.get(
+        name, "cube.resource"
+    )
+    return getattr(import_module(module), name)

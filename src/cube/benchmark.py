@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self
@@ -23,12 +24,19 @@ from typing_extensions import TypeVar
 import cube
 from cube.container import ContainerBackend
 from cube.metadata_files import MetadataFileError, read_many, read_one
+from cube.resource import IncompatibleInfraError, InfraConfig, ResourceConfig
 from cube.seed import AbstractSeedGenerator
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata, TTMetadata
 from cube.tool import ToolConfig
 from cube.typed import Derived, TypedBaseModel, trusted
 
 logger = logging.getLogger(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("CompositeBenchmark", "CompositeBenchmarkConfig"):  # by name: composites are built on this module
+        return getattr(import_module("cube.composite"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 class ResetIsolation(StrEnum):
@@ -71,6 +79,8 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     task_ids: list[str] | None = None
     """The tasks of this view, in order; None: all."""
+    resources: list[SerializeAsAny[ResourceConfig]] = Field(default_factory=list)
+    """What `make(infra)` provisions; the benchmark's setup, or each task, launches it."""
     container_backend: SerializeAsAny[ContainerBackend] | None = None
     tool_config: SerializeAsAny[ToolConfig] | None = None
     seed_generator: SerializeAsAny[AbstractSeedGenerator] | None = None
@@ -224,9 +234,18 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
     def uninstall(cls) -> None:
         """Remove the data that `install` created."""
 
-    def make(self) -> Benchmark[Any]:
-        """The live benchmark, set up. If the setup fails, it is closed before the error is raised."""
-        benchmark = self.benchmark_class(config=self)
+    def make(self, infra: InfraConfig | None = None) -> Benchmark[Any]:
+        """The live benchmark, set up. If the setup fails, it is closed before the error is raised.
+
+        With an infrastructure, what the benchmark needs is provisioned first; an `IncompatibleInfraError` says what
+        the infrastructure does not have, before anything starts.
+        """
+        if infra is not None:
+            _provision(self.resources, infra)
+        elif self.resources:
+            names = ", ".join(resource.name for resource in self.resources)
+            logger.debug("No infrastructure was given: %s of '%s' are not provisioned.", names, self.name)
+        benchmark = self.benchmark_class(config=self) if infra is None else self.benchmark_class(self, infra=infra)
         try:
             benchmark.setup()
         except BaseException:
@@ -241,8 +260,9 @@ TBenchConfig = TypeVar("TBenchConfig", bound=BenchmarkConfig[Any], default=Bench
 class Benchmark(ABC, Generic[TBenchConfig]):
     """A live benchmark: shared infrastructure, and tasks spawned with it. `with` closes it."""
 
-    def __init__(self, config: TBenchConfig) -> None:
+    def __init__(self, config: TBenchConfig, infra: InfraConfig | None = None) -> None:
         self.config = config
+        self._infra: InfraConfig | None = infra
         self._runtime_context: RuntimeContext = {}
 
     @abstractmethod
@@ -254,6 +274,9 @@ class Benchmark(ABC, Generic[TBenchConfig]):
         """Stop everything that `_setup` started; also called if `_setup` failed part-way."""
 
     def setup(self) -> None:
+        """Publish the infrastructure to the tasks as `runtime_context["infra"]`, and start what they share."""
+        if self._infra is not None:
+            self._runtime_context["infra"] = self._infra
         self._setup()
 
     def spawn(self, task_config: TaskConfig[Any]) -> Task[Any]:
@@ -264,7 +287,7 @@ class Benchmark(ABC, Generic[TBenchConfig]):
                 f"Task '{task_config.task_id}' not found in benchmark '{self.config.name}' "
                 f"(current view has {len(tasks)} tasks)"
             )
-        return task_config.make(runtime_context=self._runtime_context, container_backend=self.config.container_backend)
+        return make_task(task_config, self._runtime_context, self.config.container_backend)
 
     def __enter__(self) -> Self:
         return self
@@ -273,6 +296,30 @@ class Benchmark(ABC, Generic[TBenchConfig]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def make_task(
+    config: TaskConfig[Any], runtime_context: RuntimeContext | None, container_backend: ContainerBackend | None
+) -> Task[Any]:
+    """The live task. A backend is passed only if there is one: authors may leave the parameter out."""
+    if container_backend is None:
+        return config.make(runtime_context=runtime_context)
+    return config.make(runtime_context=runtime_context, container_backend=container_backend)
+
+
+def make_benchmark(config: BenchmarkConfig[Any], infra: InfraConfig | None) -> Benchmark[Any]:
+    """The live benchmark. An infrastructure is passed only if there is one, as in `make_task`."""
+    return config.make() if infra is None else config.make(infra=infra)
+
+
+def _provision(resources: Sequence[ResourceConfig], infra: InfraConfig) -> None:
+    """Bring what the resources are launched from, once all of them can be served."""
+    for resource in resources:
+        if not infra.can_serve(resource):
+            raise IncompatibleInfraError(infra.refusal(resource) or f"Resource '{resource.name}' cannot be served.")
+    for resource in resources:
+        if infra.provision_status(resource) != "ready":
+            infra.provision(resource)
 
 
 def close_quietly(benchmark: Benchmark[Any]) -> None:

@@ -245,12 +245,18 @@ def _run(what: str, action: Callable[[], object]) -> None:
 @commands.command()
 @click.argument("name")
 @click.option(
-    "--max-steps", default=20, show_default=True, type=click.IntRange(min=1), help="Maximum length of a debug episode."
+    "--max-steps",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum length of a debug episode.",
 )
 @click.option("--task", "tasks", multiple=True, metavar="ID", help="Play only this task; may be repeated.")
 @click.option(
     "--live",
     type=click.IntRange(min=1),
+    metavar="N",
     help="How many tasks are played.  [default: 20, of which 3 may have a container]",
 )
 @as_json
@@ -369,8 +375,15 @@ token_file = click.Path(path_type=Path, dir_okay=False)
 @click.argument("name")
 @click.option("--task", "task_id", help="Serve only this task; otherwise a reset selects the task.")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port of the harness.")
-@click.option("--agent-port", type=click.IntRange(0, 65535), help="Port of the agent.  [default: the one after --port]")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), metavar="N", help="Port of the harness."
+)
+@click.option(
+    "--agent-port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Port of the agent.  [default: the one after --port]",
+)
 @click.option("--token-file", type=token_file, help="File with the harness's token.  [default: a random token]")
 @click.option("--agent-token-file", type=token_file, help="File with the agent's token.  [default: a random token]")
 @click.option("--no-token", is_flag=True, help="No tokens, for clients that cannot send one; on loopback only.")

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 from pydantic import PrivateAttr, SerializeAsAny, model_validator
 
 import cube
-from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata, close_quietly
+from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata, close_quietly, make_benchmark
+from cube.resource import InfraConfig
 from cube.task import Task, TaskConfig, TaskMetadata
 from cube.typed import Derived
 
@@ -23,14 +24,14 @@ from cube.typed import Derived
 class CompositeBenchmark(Benchmark["CompositeBenchmarkConfig"]):
     """Live sub-benchmarks by name; tasks are spawned by the one they come from."""
 
-    def __init__(self, config: CompositeBenchmarkConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: CompositeBenchmarkConfig, infra: InfraConfig | None = None) -> None:
+        super().__init__(config, infra=infra)
         self.sub_benchmarks: dict[str, Benchmark[Any]] = {}
 
     def _setup(self) -> None:
         """Make the sub-benchmarks in order."""
         for sub in self.config.sub_bench_configs:
-            self.sub_benchmarks[sub.name] = sub.make()
+            self.sub_benchmarks[sub.name] = make_benchmark(sub, self._infra)
 
     def spawn(self, task_config: TaskConfig[Any]) -> Task[Any]:
         """Pass the config on, one component of `sub_bench_name` at a time."""
@@ -86,8 +87,8 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
     @model_validator(mode="after")
     def _settings_are_the_parts_own(self) -> Self:
         """Refuse a tool, backend or seeds for all parts at once: they would mean something different in each."""
-        for setting in ("container_backend", "tool_config", "seed_generator"):
-            if getattr(self, setting) is not None:
+        for setting in ("container_backend", "resources", "tool_config", "seed_generator"):
+            if getattr(self, setting):
                 raise ValueError(f"A composite does not have its own {setting}; set it in sub_bench_configs.")
         return self
 

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, Final
 
@@ -208,13 +209,15 @@ def _check_episode(
         findings.played.append(summary(task_id, played))
         if not findings.holds("evaluate", task_id, check_final_state, task, played):
             return
-        third = _made(config, spawn, findings)
-        if third is None:
-            return
-        try:
-            broken = check_repeated(task, third, played)
-        finally:
-            _close(third, task_id, findings)
+        # In a thread of its own: libraries such as Playwright's allow one session per thread.
+        with ThreadPoolExecutor(1) as thread:
+            third = thread.submit(_made, config, spawn, findings).result()
+            if third is None:
+                return
+            try:
+                broken = check_repeated(task, third, played, thread)
+            finally:
+                thread.submit(_close, third, task_id, findings).result()
         findings.checked.add("isolated")
         if broken is not None:
             with findings.rule(broken[0], task_id):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from cube.resource_handle import ResourceHandle
 from cube.typed import TypedBaseModel
 
 
@@ -62,8 +62,13 @@ class ContainerStatus:
     backend_info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Container(ABC):
+class Container(ResourceHandle, ABC):
     """A running container. `with container:` stops it at the end."""
+
+    @property
+    def container(self) -> Container:
+        """Itself: a container that an infrastructure launches is its own handle."""
+        return self
 
     @property
     @abstractmethod
@@ -104,14 +109,6 @@ class Container(ABC):
 
     def close(self) -> None:
         self.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class ContainerBackend(TypedBaseModel, ABC, defer_build=True):

@@ -31,10 +31,13 @@ from cube.typed import TypedBaseModel, trusted
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from cube.validated import ConfigRegistry, ValidatedConfig
+
 __all__ = [
     "Action",
     "ActionSchema",
     "AudioContent",
+    "ConfigRegistry",
     "Content",
     "EnvironmentOutput",
     "ImageContent",
@@ -43,8 +46,17 @@ __all__ = [
     "StructuredContent",
     "TextContent",
     "TypedBaseModel",
+    "ValidatedConfig",
     "VideoContent",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ConfigRegistry", "ValidatedConfig"):  # for authors of configs; tasks do without them
+        import cube.validated
+
+        return getattr(cube.validated, name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def _stripped(value: str) -> str:

@@ -14,8 +14,9 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any, Protocol, TypedDict
 
-from cube.benchmark import Benchmark, BenchmarkConfig
+from cube.benchmark import Benchmark, BenchmarkConfig, make_benchmark
 from cube.core import Action, ActionSchema, EnvironmentOutput, Observation
+from cube.resource import InfraConfig
 from cube.task import Task, TaskConfig
 
 DebugAgent = Callable[[Observation, list[ActionSchema]], Action | list[Action]]
@@ -129,6 +130,7 @@ def run_debug_suite(
     max_steps: int = 20,
     print_json: bool = True,
     workers: int = 0,
+    infra: InfraConfig | None = None,
     on_episode_start: Callable[[str], None] | None = None,
     on_episode_done: Callable[[EpisodeReport], None] | None = None,
 ) -> list[EpisodeReport]:
@@ -149,7 +151,7 @@ def run_debug_suite(
             on_episode_done(report)
         return report
 
-    with config.make() as benchmark:
+    with make_benchmark(config, infra) as benchmark:
         configs = list(config.get_task_configs())
         threads = min(workers or len(configs) or 1, MAX_THREADS)
         with ThreadPoolExecutor(threads) as pool:
@@ -171,9 +173,11 @@ def _spawn_and_play(
     return {**run_debug_episode(task, agent, max_steps=max_steps), "task_id": task_config.task_id}
 
 
-def assert_debug_tasks_reward_one(module: DebugModule, *, max_steps: int = 20) -> None:
+def assert_debug_tasks_reward_one(
+    module: DebugModule, *, infra: InfraConfig | None = None, max_steps: int = 20
+) -> None:
     """For pytest: every debug episode ends without error, done, with reward 1."""
-    for report in run_debug_suite("debug", module, max_steps=max_steps, print_json=False):
+    for report in run_debug_suite("debug", module, max_steps=max_steps, print_json=False, infra=infra):
         problem = episode_problem(report)
         if problem:
             raise AssertionError(f"Task '{report['task_id']}': {problem}")

@@ -9,15 +9,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
 from cube.typed import TypedBaseModel
 
 M = TypeVar("M", bound=TypedBaseModel)
+RETIRED: Final = "extra_info"
+
+logger = logging.getLogger(__name__)
 
 
 class MetadataFileError(ValueError):
@@ -89,7 +93,17 @@ def _cell(path: Path, label: str, key: str, cell: str, model: type[TypedBaseMode
         raise MetadataFileError(f"{path}, {label}, column '{key}': not valid JSON: {error}.") from error
 
 
+def _without_retired(path: Path, label: str, row: Any, model: type[TypedBaseModel]) -> Any:
+    """The row without the field of tasks that earlier versions had for everything else; its contents are reported."""
+    if not isinstance(row, dict) or RETIRED not in row or RETIRED in model.model_fields:
+        return row
+    if row[RETIRED]:
+        logger.warning("%s, %s: '%s' is not a field of tasks any more, and is dropped.", path, label, RETIRED)
+    return {key: value for key, value in row.items() if key != RETIRED}
+
+
 def _validate(path: Path, label: str, row: Any, model: type[M]) -> M:
+    row = _without_retired(path, label, row, model)
     try:
         item = model.model_validate(row)
     except ValidationError as error:

@@ -6,7 +6,8 @@ observations only where two new tasks agree on them, since a terminal may well s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,11 +86,14 @@ def check_final_state(task: Task[Any], played: Play) -> None:
     require(len(set(rewards)) == 1, "evaluations of the final state differ", listed)
 
 
-def check_repeated(task: Task[Any], other: Task[Any], known: Play) -> tuple[str, Broken] | None:
-    """Play the same again, in the task that was played and in a new one, in turns: the broken rule, if there is one."""
+def check_repeated(task: Task[Any], other: Task[Any], known: Play, thread: Executor) -> tuple[str, Broken] | None:
+    """Play the same again, in the task that was played and in a new one, in turns: the broken rule, if there is one.
+
+    Everything of the new one is done in `thread`, where it was made.
+    """
     mine, its = _Replay(task, known, evaluating=True), _Replay(other, known)
     try:
-        for _ in zip(mine, its, strict=True):
+        for _ in zip(mine, _in_thread(its, thread), strict=True):
             pass
     except Exception as error:  # noqa: BLE001  # judged below, where the task is alone
         suspicion: str | None = f"{type(error).__name__}: {error}"
@@ -103,7 +107,9 @@ def check_repeated(task: Task[Any], other: Task[Any], known: Play) -> tuple[str,
     return (
         _again(task, known, "reset", "after reset() the same actions lead elsewhere", steady=steady)
         or _again(task, known, "evaluate", "evaluate() changes the state", evaluating=True, steady=steady)
-        or _again(other, known, "reproducible", "in another task of the config the same actions lead elsewhere")
+        or thread.submit(
+            _again, other, known, "reproducible", "in another task of the config the same actions lead elsewhere"
+        ).result()
         or ("isolated", Broken("a task that is played beside another one of its config changes it", suspicion))
     )
 
@@ -119,6 +125,12 @@ def _again(
         return check, Broken(sentence, f"{type(error).__name__}: {error}")
     difference = known.outcome_difference(again.play) or (known.seen_difference(again.play) if steady else "")
     return (check, Broken(sentence, difference)) if difference else None
+
+
+def _in_thread(steps: Iterable[None], thread: Executor) -> Iterator[None]:
+    iterator, over = iter(steps), object()
+    while thread.submit(next, iterator, over).result() is not over:
+        yield
 
 
 class _Replay:

@@ -20,10 +20,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
+from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly, make_benchmark, make_task
 from cube.container import ContainerBackend
 from cube.core import Action, Observation
 from cube.jsonrpc import INVALID_PARAMS, NOT_NOW, Method, RpcError, answer, require
+from cube.resource import InfraConfig
 from cube.server_process import ServerProcess, start_server
 from cube.stage import Stage
 from cube.task import RuntimeContext, TaskConfig
@@ -60,10 +61,19 @@ def make_task_rpc_server(
 
 
 def make_benchmark_rpc_server(
-    config: BenchmarkConfig[Any], *, host: str = "127.0.0.1", port: int = 0, agent_port: int = 0
+    config: BenchmarkConfig[Any],
+    *,
+    infra: InfraConfig | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    agent_port: int = 0,
 ) -> tuple[ServerProcess, str]:
     """Serve a benchmark from its own process: one task at a time, and task servers on request."""
-    return start_server({"benchmark_config": config.model_dump(mode="json")}, host, port, agent_port)
+    job = {
+        "benchmark_config": config.model_dump(mode="json"),
+        "infra": infra.model_dump(mode="json") if infra is not None else None,
+    }
+    return start_server(job, host, port, agent_port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,8 @@ class Served:
 def served_for(job: Mapping[str, Any]) -> Served:
     """Start what a job describes; after an error nothing runs."""
     if "benchmark_config" in job:
-        benchmark = BenchmarkConfig.model_validate(job["benchmark_config"]).make()
+        infra = InfraConfig.model_validate(job["infra"]) if job.get("infra") else None
+        benchmark = make_benchmark(BenchmarkConfig.model_validate(job["benchmark_config"]), infra)
         try:
             served = ServedBenchmark(benchmark, job.get("task_id"))
         except BaseException:
@@ -95,7 +106,7 @@ def served_for(job: Mapping[str, Any]) -> Served:
             raise RpcError(INVALID_PARAMS, f"This server has the task '{config.task_id}' only, not '{task_id}'.")
         return config
 
-    stage = Stage(find, lambda known: known.make(runtime_context=context, container_backend=backend), config)
+    stage = Stage(find, lambda known: make_task(known, context, backend), config)
     return Served(config.task_id, stage, task_methods(stage), stage.shut_down)
 
 

@@ -30,6 +30,7 @@ from cube.core import (
     TextContent,
 )
 from cube.registry import benchmark_name, import_benchmarks_of
+from cube.resource_handle import ResourceHandle
 from cube.tool import AbstractTool, ToolConfig, UnknownActionError, problem_of, refused
 from cube.typed import TypedBaseModel, trusted
 
@@ -143,10 +144,13 @@ class InvalidRewardError(UnscoredError, ValueError):
 
 
 TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
+TTool = TypeVar("TTool", bound=AbstractTool, default=AbstractTool)
 
 
-class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
+class Task(TypedBaseModel, ABC, Generic[TTMetadata, TTool], defer_build=True):
     """A live task. Its tool, and its container if it has one, are up once it is constructed.
+
+    `Task[Metadata, Tool]` names the classes of both for type checkers; the tool may be left out.
 
     Implementers provide `reset` and `evaluate` and may override the hooks below; `step` is final.
     """
@@ -165,15 +169,16 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
 
     _tool: AbstractTool | None = PrivateAttr(default=None)
     _container: Container | None = PrivateAttr(default=None)
+    _resource_handle: ResourceHandle | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Launch the container if backend and config are set, and create the tool; a failure leaves nothing running."""
+        """Launch the container if there is who launches it, and create the tool; a failure leaves nothing running."""
         super().model_post_init(context)
         container_config = self.metadata.container_config
-        if self.container_backend is not None and container_config is not None:
-            self._container = self.container_backend.launch(container_config)
+        if container_config is not None:
+            self._launch_container(container_config)
         try:
-            self._tool = self.tool_config.make(container=self._container)
+            self._build_tool()
         except BaseException:
             try:
                 self._stop_container()
@@ -182,6 +187,22 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
 
                 logging.getLogger(__name__).exception("Stopping the container of '%s' failed", self.metadata.id)
             raise
+
+    def _launch_container(self, config: ContainerConfig) -> None:
+        """By the infrastructure of the runtime context, if there is one, else by the backend."""
+        if self.runtime_context is not None and self.runtime_context.get("infra") is not None:
+            from cube.task_infra import launch_task_container  # few tasks have an infrastructure
+
+            wanted = config.model_dump(include={"image", "ram_gb", "cpu_cores", "disk_gb", "gpu", "ports"})
+            self._resource_handle, self._container = launch_task_container(
+                self.runtime_context, name=self.metadata.id, **wanted
+            )
+        elif self.container_backend is not None:
+            self._container = self.container_backend.launch(config)
+
+    def _build_tool(self) -> None:
+        """Create the tool; override it to prepare the container first, or to use other settings."""
+        self._tool = self.tool_config.make(container=self._container)
 
     @abstractmethod
     def reset(self) -> tuple[Observation, dict[str, Any]]:
@@ -221,7 +242,10 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
 
     def _stop_container(self) -> None:
         container, self._container = self._container, None
-        if container is not None:
+        handle, self._resource_handle = self._resource_handle, None
+        if handle is not None:
+            handle.close()
+        elif container is not None:
             container.stop()
 
     @property
@@ -229,9 +253,9 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
         return self.metadata.id
 
     @property
-    def tool(self) -> AbstractTool:
+    def tool(self) -> TTool:
         # Read directly from pydantic's private attributes: `self._tool` costs more than a whole action.
-        tool: AbstractTool | None = (self.__pydantic_private__ or {}).get("_tool")
+        tool: TTool | None = (self.__pydantic_private__ or {}).get("_tool")
         if tool is None:
             raise RuntimeError(f"Task '{self.metadata.id}' has no tool: model_post_init must call super().")
         return tool
@@ -321,11 +345,11 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
         return None, False, spent, executed
 
 
-def _offers(source: Task[Any] | AbstractTool, name: str) -> bool:
+def _offers(source: Task[Any, Any] | AbstractTool, name: str) -> bool:
     return any(schema.name == name for schema in source.action_set)
 
 
-def evaluate_task(task: Task[Any], obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
+def evaluate_task(task: Task[Any, Any], obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
     """The reward as a finite float and a copy of the info; `InvalidRewardError` for a reward that is not finite."""
     result: Any = task.evaluate(obs)
     try:
@@ -342,7 +366,7 @@ def evaluate_task(task: Task[Any], obs: Observation | None = None) -> tuple[floa
     return number, copied
 
 
-def take_step(task: Task[Any], action: Action | list[Action], score: Score | None) -> EnvironmentOutput:
+def take_step(task: Task[Any, Any], action: Action | list[Action], score: Score | None) -> EnvironmentOutput:
     """A step that `score` evaluates when the task is done, or after every step if it says so; None: never."""
     obs = trusted(Observation, {"contents": []})
     error, done, spent, executed = task._execute([action] if isinstance(action, Action) else _actions(action), obs)

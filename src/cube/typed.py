@@ -152,13 +152,19 @@ def _path_of(cls: type[TypedBaseModel]) -> str:
 
 
 def _is_any_form(cls: type[TypedBaseModel], value: TypedBaseModel) -> bool:
-    """Whether `cls` is a generic class with Any for its parameters, and `value` an instance of any form of it.
+    """Whether `cls` is a generic class with Any or defaults for its parameters, and `value` any form of it.
 
     Pydantic treats `Base[Any]` as a separate class and would convert the value to an instance of it.
     """
     generic = cls.__pydantic_generic_metadata__
     origin = generic["origin"]
-    return origin is not None and isinstance(value, origin) and all(argument is Any for argument in generic["args"])
+    if origin is None or not isinstance(value, origin):
+        return False
+    parameters = origin.__pydantic_generic_metadata__["parameters"]
+    return all(
+        argument is Any or argument is getattr(parameter, "__default__", None)
+        for argument, parameter in zip(generic["args"], parameters, strict=True)
+    )
 
 
 def _subclass(cls: type[M], path: object) -> type[M]:

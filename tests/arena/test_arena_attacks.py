@@ -143,6 +143,26 @@ def play(request, status, artifact):
     assert [message["content"] for message in asked[1] if message["role"] == "assistant"] == ["4"]
 
 
+@pytest.mark.parametrize("agent", ["nop", "oracle"])
+async def test_no_participant_finds_a_key_that_the_environment_names_whoever_plays_beside_it(
+    tmp_path, play, script, agent
+):
+    package = game_package(tmp_path / "game")
+    text = (package / "task.md").read_text().replace("workdir: /app}", "workdir: /app, env: {K: '${OPENAI_API_KEY}'}}")
+    (package / "task.md").write_text(text)
+    (package / "environment").mkdir()
+    (package / "environment/Dockerfile").write_text(
+        'FROM nobody:1\nENTRYPOINT ["sh", "-c", "env > /tmp/seen; exec \\"$@\\"", "sh"]\n'
+    )
+    machine = {**os.environ, "OPENAI_API_KEY": "sk-canary-0123456789"}
+    # Shifted, since a record hides a key only as it is.
+    shown = script("cat >/dev/null; (env; cat /tmp/seen) | tr a-z b-za | grep K= | sort")
+    game = await play(package, agent, others={"second": shown}, machine=machine, base_image="host")
+    said = next(one.parts[0].text for one in game.messages if one.sender == "second")
+    assert game.why is None
+    assert (said.count("K="), "tl-dbobsz" in said) == (2, False)
+
+
 async def test_a_participant_that_calls_models_without_end_uses_up_its_own_calls_only(tmp_path, play):
     def reply(request):
         wastes = "quetzalcoatl-first" in json.dumps(request.messages)

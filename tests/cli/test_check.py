@@ -180,7 +180,9 @@ def test_names_that_are_no_unicode_and_control_characters_are_shown_safely(bench
     assert b"\x1b" not in text.stdout
     document = parsed(bench("tasks", "check", "tasks", "--json"))
     assert document["summary"]["total"] == 2
-    assert len(bench("tasks", "digest", "tasks", text=False).stdout.splitlines()) == 2
+    digests = bench("tasks", "digest", "tasks", text=False)
+    assert (digests.returncode, len(digests.stdout.splitlines())) == (1, 1)
+    assert b"is not UTF-8" in digests.stderr
 
 
 def test_an_unreadable_folder_is_reported_as_a_broken_package(make_package, tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import itertools
 import random
 import subprocess
+import threading
 import types
 from typing import Any
 
@@ -439,3 +440,27 @@ def test_a_cube_whose_classes_json_cannot_find_is_told():
     )
     assert [finding.check for finding in findings] == ["json"]
     assert "<locals>" in findings[0].message
+
+
+def test_a_tool_that_allows_one_of_its_kind_per_thread_and_only_there_is_sound():
+    """As browsers do that are driven synchronously."""
+    open_in: set[int] = set()
+
+    class OnePerThread(Pen):
+        def __init__(self, container=None):
+            super().__init__(container)
+            self.home = threading.get_ident()
+            assert self.home not in open_in, "there is one in this thread already"
+            open_in.add(self.home)
+
+        def reset(self):
+            assert threading.get_ident() == self.home
+            super().reset()
+
+        def close(self):
+            assert threading.get_ident() == self.home
+            open_in.discard(self.home)
+
+    findings = check_benchmark(cube(tool=OnePerThread))
+    assert list(map(str, findings)) == []
+    assert (len(findings.played), open_in) == (3, set())

@@ -35,7 +35,13 @@ def test_list_shows_what_is_installed():
     assert result.exit_code == 0
     assert "counter-cube" in result.output
     rows = json.loads(cube("list", "--json").output)["benchmarks"]
-    assert [(row["name"], row["tasks"]) for row in rows] == [("archive-cube", 3), ("counter-cube", 4)]
+    assert [(row["name"], row["tasks"]) for row in rows] == [
+        ("archive-cube", 3),
+        ("browser-cube", 2),
+        ("counter-cube", 4),
+        ("patch-cube", 2),
+        ("terminal-cube", 3),
+    ]
 
 
 def test_info_shows_metadata_and_tasks():
@@ -94,7 +100,7 @@ def test_rules_that_were_not_looked_at_are_said_to_be_so():
 def test_an_unknown_benchmark_is_wrong_usage_and_names_the_known(command):
     result = cube(command, "nothing")
     assert result.exit_code == 2
-    assert "installed: archive-cube, counter-cube" in result.errors
+    assert "installed: archive-cube, browser-cube, counter-cube" in result.errors
     assert result.output == ""
 
 

@@ -88,6 +88,12 @@ def test_a_killed_job_of_games_resumes_without_losing_or_repeating_one(tasks):
         (["tasks", "--agent", "nop", "--participant", "second"], "expected ROLE=AGENT or ROLE=URL"),
         (["tasks", "--agent", "nop", "--participant", "second=nop", "--participant", "second=nop"], "is given twice"),
         (["tasks", "--agent", "nop", "--participant", "second=nobody"], "Unknown agent 'nobody'"),
+        (["tasks", "--agent", "nop", "--participant", "second=http://"], "'second' is not an http or https URL"),
+        (
+            ["tasks", "--agent", "nop", "--participant", "second=ftp://x"],
+            "'second' must begin with http:// or https://",
+        ),
+        (["tasks", "--agent", "nop", "--participant", "second=http://u:p@h"], "'second' must not contain a user"),
         (["tasks/plain", "--agent", "nop", "--seed", 3], "--seed applies to --sample and to arena packages"),
         (["cube:guess", "tasks", "--agent", "nop", "--rotate-roles"], "--rotate-roles applies to packages only"),
     ],

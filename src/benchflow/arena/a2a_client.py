@@ -7,9 +7,10 @@ answers are refused, and a card leads to no other machine than the one that was 
 from __future__ import annotations
 
 import json
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -20,7 +21,8 @@ import anyio
 import httpx
 
 from benchflow.arena.a2a_cards import CARD_PATHS, Route, choose_route, plain_url
-from benchflow.arena.a2a_dialects import Malformed, read_events, render_message
+from benchflow.arena.a2a_dialects import render_message
+from benchflow.arena.a2a_exchange import Exchange, PeerLimits
 from benchflow.arena.a2a_types import (
     INTERRUPTED,
     TERMINAL,
@@ -30,13 +32,11 @@ from benchflow.arena.a2a_types import (
     MessageEvent,
     Part,
     PeerFailure,
-    PeerProblem,
     State,
     StatusEvent,
     parts_of,
     text_of,
 )
-from benchflow.files.strict_json import StrictJSONError, parse_json
 
 CONNECT_SEC: Final = 10.0
 CARD_SEC: Final = 15.0
@@ -47,15 +47,6 @@ _METHODS: Final[Mapping[str, Mapping[str, str]]] = {
     "1.0": {"send": "SendMessage", "stream": "SendStreamingMessage", "get": "GetTask", "cancel": "CancelTask"},
     "0.3": {"send": "message/send", "stream": "message/stream", "get": "tasks/get", "cancel": "tasks/cancel"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PeerLimits:
-    """What one answer of a peer may be."""
-
-    max_bytes: int = 16 << 20
-    """Of the whole answer, all of its events together."""
-    max_events: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +141,7 @@ class A2APeer:
     async def exchange(self, message: Message, timeout: float | None = None) -> AsyncGenerator[Event]:
         """Send a message as it is, and yield what comes back as `send` does."""
         route, deadline = self._to(), anyio.current_time() + (self._timeout if timeout is None else timeout)
-        exchange = _Exchange(self.url, self._limits, deadline)
+        exchange = Exchange(self.url, self._limits, deadline)
         body = {"message": render_message(message, route.version), "configuration": _configuration(route)}
         stream = self._events("stream" if route.streaming else "send", body, exchange)
         async with aclosing(stream):
@@ -191,7 +182,7 @@ class A2APeer:
 
     async def cancel(self, task_id: str) -> None:
         """Ask the peer to end a task; one that has ended already, or cannot be cancelled, is left alone."""
-        exchange = _Exchange(self.url, self._limits, anyio.current_time() + CARD_SEC)
+        exchange = Exchange(self.url, self._limits, anyio.current_time() + CARD_SEC)
         try:
             async with aclosing(self._events("cancel", {"id": task_id}, exchange)) as events:
                 async for _ in events:
@@ -207,7 +198,7 @@ class A2APeer:
 
     async def _discover(self) -> Route:
         for path in CARD_PATHS:
-            exchange = _Exchange(self.url, PeerLimits(MAX_CARD), anyio.current_time() + CARD_SEC)
+            exchange = Exchange(self.url, PeerLimits(MAX_CARD), anyio.current_time() + CARD_SEC)
             async with self._request("GET", f"{self.url}{path}", None, exchange) as answer:
                 if answer.status_code == httpx.codes.NOT_FOUND:
                     continue
@@ -221,7 +212,7 @@ class A2APeer:
             return route
         raise PeerFailure("protocol", f"The peer at {self.url} has no agent card at {' or '.join(CARD_PATHS)}.")
 
-    async def _polled(self, exchange: _Exchange) -> AsyncGenerator[Event]:
+    async def _polled(self, exchange: Exchange) -> AsyncGenerator[Event]:
         """What becomes of a task whose answer came before its end."""
         if exchange.task_id is None:
             raise exchange.failure("protocol", "ended its answer without saying anything")
@@ -238,7 +229,7 @@ class A2APeer:
                 return
             exchange.artifacts = known
 
-    async def _events(self, verb: str, params: Mapping[str, Any], exchange: _Exchange) -> AsyncGenerator[Event]:
+    async def _events(self, verb: str, params: Mapping[str, Any], exchange: Exchange) -> AsyncGenerator[Event]:
         """The events of one request."""
         route = self._to()
         if route.binding == "JSONRPC":
@@ -264,7 +255,7 @@ class A2APeer:
                 yield event
 
     @asynccontextmanager
-    async def _request(self, method: str, url: str, body: Any, exchange: _Exchange) -> AsyncIterator[httpx.Response]:
+    async def _request(self, method: str, url: str, body: Any, exchange: Exchange) -> AsyncIterator[httpx.Response]:
         assert self._http is not None, "the peer is used outside of `async with`"  # noqa: S101 - told by _to
         version = None if self._route is None else self._route.version
         headers: dict[str, str] = {"A2A-Version": version} if version == "1.0" else {}
@@ -274,6 +265,7 @@ class A2APeer:
         with exchange.guarded(), exchange.time():
             request = self._http.build_request(method, url, content=content, headers=headers)
             answer = await self._http.send(request, stream=True)
+            _acknowledge(answer)
         try:
             with exchange.guarded():
                 if answer.headers.get("content-encoding", "identity") != "identity":
@@ -288,6 +280,18 @@ class A2APeer:
 def _certificates() -> ssl.SSLContext:
     """The authorities that are trusted; reading them takes longer than a message, so that clients share them."""
     return httpx.create_ssl_context()
+
+
+def _acknowledge(answer: httpx.Response) -> None:
+    """Acknowledge the head of an answer at once.
+
+    Many a server sends head and body apart and waits for this in between, which takes the kernel some 40 ms by itself.
+    """
+    stream = answer.extensions.get("network_stream")
+    connection = stream.get_extra_info("socket") if stream is not None else None
+    if connection is not None and hasattr(socket, "TCP_QUICKACK"):
+        with suppress(OSError):  # a socket of another family
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _configuration(route: Route) -> dict[str, Any]:
@@ -338,123 +342,3 @@ class _Gathered:
     def whole(self) -> Answer:
         made = tuple(part for kept in self._artifacts.values() for part in kept)
         return Answer((*made, *self._last), self._context, self._state, self.task_id)
-
-
-class _Exchange:
-    """One request and what comes back: its time, its bytes, and its failures as sentences."""
-
-    def __init__(self, url: str, limits: PeerLimits, deadline: float) -> None:
-        self._url: Final = url
-        self._limits: Final = limits
-        self._deadline: Final = deadline
-        self._began: Final = anyio.current_time()
-        self._bytes = 0
-        self._count = 0
-        self.task_id: str | None = None
-        self.artifacts: set[str] = set()
-        """The artifacts that were seen."""
-
-    def failure(self, problem: PeerProblem, clause: str) -> PeerFailure:
-        return PeerFailure(problem, f"The peer at {self._url} {clause}.")
-
-    @contextmanager
-    def time(self) -> Iterator[None]:
-        """Limits what is inside to the time that is left."""
-        try:
-            with anyio.fail_after(max(0.0, self._deadline - anyio.current_time())):
-                yield
-        except TimeoutError as error:
-            limit = self._deadline - self._began
-            raise self.failure("silent", f"did not answer within its limit of {limit:g} s") from error
-
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.ConnectError as error:
-            raise self.failure("unreachable", f"cannot be reached: {str(error).rstrip('.')}") from error
-        except httpx.TimeoutException as error:
-            raise self.failure("unreachable", "cannot be reached: the connection timed out") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            said = f"{type(error).__name__}: {error}".rstrip(": ")[:300]
-            raise self.failure("unreachable", f"broke the connection: {said}") from error
-
-    def require_success(self, answer: httpx.Response) -> None:
-        if answer.is_redirect:
-            raise self.failure("protocol", "redirects to another address, which is not followed")
-        if not answer.is_success:
-            raise self.failure("refused", f"answered with status {answer.status_code}")
-
-    async def chunks(self, answer: httpx.Response) -> AsyncGenerator[bytes]:
-        """The bytes of an answer as they come, bounded in number and time."""
-        source = answer.aiter_raw()
-        while True:
-            with self.time():
-                chunk = await anext(source, None)
-            if chunk is None:
-                return
-            self._bytes += len(chunk)
-            if self._bytes > self._limits.max_bytes:
-                raise self.failure("flood", f"sent more than {self._limits.max_bytes} bytes")
-            yield chunk
-
-    async def read(self, answer: httpx.Response) -> bytes:
-        async with aclosing(self.chunks(answer)) as chunks:
-            return b"".join([chunk async for chunk in chunks])
-
-    async def sent_events(self, answer: httpx.Response) -> AsyncGenerator[bytes]:
-        """The data of server-sent events."""
-        pending, data = list[bytes](), list[bytes]()
-        async with aclosing(self.chunks(answer)) as chunks:
-            async for chunk in chunks:
-                pending.append(chunk)
-                if b"\n" not in chunk:
-                    continue
-                *lines, rest = b"".join(pending).split(b"\n")
-                pending = [rest]
-                for line in lines:
-                    line = line.removesuffix(b"\r")  # noqa: PLW2901 - the line as it is meant
-                    if line.startswith(b"data:"):
-                        data.append(line[5:].removeprefix(b" "))
-                    elif not line and data:
-                        yield b"\n".join(data)
-                        data.clear()
-        if data:
-            yield b"\n".join(data)
-
-    def json(self, text: bytes) -> Any:
-        try:
-            return parse_json(text)
-        except StrictJSONError as error:
-            raise self.failure("protocol", f"sent an answer that {error}") from error
-
-    def events(self, text: bytes, route: Route) -> tuple[Event, ...]:
-        """The events of one JSON text."""
-        value = self.json(text)
-        if route.binding == "JSONRPC":
-            value = self._result(value)
-        try:
-            events = read_events(value)
-        except Malformed as error:
-            raise self.failure("protocol", f"sent an answer that is not of the protocol: {error}") from error
-        self._count += len(events)
-        if self._count > self._limits.max_events:
-            raise self.failure("flood", f"sent more than {self._limits.max_events} events")
-        for event in events:
-            if not isinstance(event, MessageEvent):
-                self.task_id = event.task_id
-            if isinstance(event, ArtifactEvent):
-                self.artifacts.add(event.artifact_id)
-        return events
-
-    def _result(self, value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise self.failure("protocol", "sent an answer that is not JSON-RPC")
-        error = value.get("error")
-        if error is not None:
-            told = error.get("message") if isinstance(error, dict) else error
-            code = error.get("code") if isinstance(error, dict) else None
-            raise self.failure("refused", f"refused the request ({code}): {' '.join(str(told).split())[:300]}")
-        if "result" not in value:
-            raise self.failure("protocol", "sent an answer that is not JSON-RPC")
-        return value["result"]

@@ -16,7 +16,8 @@ from typing import Any, Final
 import anyio.lowlevel
 
 from benchflow.arena.a2a_cards import plain_url
-from benchflow.arena.a2a_client import A2APeer, Answer, PeerLimits
+from benchflow.arena.a2a_client import A2APeer, Answer
+from benchflow.arena.a2a_exchange import PeerLimits
 from benchflow.arena.a2a_tasks import Updates
 from benchflow.arena.a2a_types import Message, PeerFailure, Reply, json_parts, parts_of
 from benchflow.arena.game_judge import Ask, judged

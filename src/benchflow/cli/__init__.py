@@ -29,7 +29,9 @@ COMMANDS = {
     "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
     "view": Lazy("benchflow.cli.rollouts.view_command:view", "Look at jobs in a browser."),
-    "serve": Lazy("benchflow.cli.serve:serve_group", "Serve packages and cubes to trainers and harnesses."),
+    "serve": Lazy(
+        "benchflow.cli.serve:serve_group", "Serve packages, cubes and games to trainers, harnesses and agents."
+    ),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "leaderboard": Lazy(
         "benchflow.cli.leaderboard_files:leaderboard", "Publish results as one file, and check such files."

@@ -52,7 +52,12 @@ _SAID: Final = {
 @click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
 @participant_option
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of an arena, unless the package has one.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Seed of the game of an arena; a seed in the package takes precedence.",
+)
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any, ClassVar, Literal
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+from anyio.abc import SocketStream, TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from benchflow.errors import BenchflowError
@@ -58,8 +59,9 @@ class _Loop:
     def close(self) -> None:
         """End the thread; what is needed later starts another one."""
         with self._lock:
-            manager, self._manager, self._portal = self._manager, None, None
-        if manager is not None:
+            manager, self._manager, portal, self._portal = self._manager, None, self._portal, None
+        if manager is not None and portal is not None:
+            portal.call(portal.stop, True)  # forwarded ports of containers that nobody closed would be waited for
             manager.__exit__(None, None, None)
 
     def forget(self) -> None:
@@ -76,8 +78,11 @@ class SandboxContainer(Container):
     """A started sandbox behind the contract of the gym layer."""
 
     def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(run_id=sandbox.id)
         self.sandbox = sandbox
         self._stopped = False
+        self._stopping = threading.Lock()
+        """Held while it is stopped: a second caller returns when it has ended."""
         self._forwarded: dict[int, tuple[int, Any]] = {}
 
     @property
@@ -106,23 +111,39 @@ class SandboxContainer(Container):
             raise ContainerExecError(str(error)) from error
         return done
 
-    def forward_port(self, port: int) -> int:
+    def forward_port(self, port: int, host_port: int = 0) -> int:
+        """A port of this machine that is forwarded to `port` inside: a free one, unless one is given."""
         if port not in self._forwarded:
-            future, number = LOOP.portal().start_task(self._serve, port)
+            future, number = LOOP.portal().start_task(self._serve, port, host_port)
             self._forwarded[port] = (int(str(number)), future)
         return self._forwarded[port][0]
 
-    async def _serve(self, port: int, *, task_status: TaskStatus[int]) -> None:
-        """Forward a free port of this machine's loopback to the port inside."""
-        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-            task_status.started(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no database is near
-            await listener.serve(lambda client: self._bridge(client, port))
+    async def _serve(self, port: int, host_port: int, *, task_status: TaskStatus[int]) -> None:
+        """Forward a port of this machine's loopback to the port inside."""
+        with socket.create_server(("127.0.0.1", host_port)) as listener:
+            listener.setblocking(False)
+            task_status.started(listener.getsockname()[1])
+            clients: set[socket.socket] = set()
+            try:
+                async with anyio.create_task_group() as group:
+                    while True:
+                        await anyio.wait_readable(listener)  # nothing is accepted that a cancelled call could lose
+                        with suppress(BlockingIOError, ConnectionError):
+                            client, _ = listener.accept()
+                            clients.add(client)
+                            group.start_soon(self._bridge, client, port, clients)
+            finally:
+                for client in clients:
+                    client.close()
 
-    async def _bridge(self, client: SocketStream, port: int) -> None:
+    async def _bridge(self, client: socket.socket, port: int, clients: set[socket.socket]) -> None:
         try:
-            async with client, self._inside(port) as inside, anyio.create_task_group() as group:
-                group.start_soon(_pump, client, inside)
-                group.start_soon(_pump, inside, client)
+            with anyio.CancelScope(shield=True):
+                outside = await SocketStream.from_socket(client)
+            clients.discard(client)
+            async with outside, self._inside(port) as inside, anyio.create_task_group() as group:
+                group.start_soon(_pump, outside, inside)
+                group.start_soon(_pump, inside, outside)
         except* (OSError, BenchflowError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # one side is closed: close the other
 
@@ -145,13 +166,14 @@ class SandboxContainer(Container):
 
     def stop(self, timeout: float = 10) -> None:
         del timeout  # a sandbox ends at once
-        if self._stopped:
-            return
-        self._stopped = True
-        for _, future in self._forwarded.values():
-            future.cancel()
-        self._forwarded.clear()
-        LOOP.run(self.sandbox.stop)
+        with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
+            for _, future in self._forwarded.values():
+                future.cancel()
+            self._forwarded.clear()
+            LOOP.run(self.sandbox.stop)
 
 
 async def _pump(source: SocketStream, target: SocketStream) -> None:
@@ -191,6 +213,24 @@ class SandboxContainerBackend(ContainerBackend):
         return container
 
     def _backend(self) -> SandboxBackend:
-        if self.sandbox not in self._backends:
-            self._backends[self.sandbox] = load_backend(self.sandbox)
-        return self._backends[self.sandbox]
+        with _CREATING:
+            if self.sandbox not in self._backends:
+                try:
+                    self._backends[self.sandbox] = load_backend(self.sandbox)
+                except BenchflowError as error:
+                    raise ContainerLaunchError(str(error)) from error
+            return self._backends[self.sandbox]
+
+
+_CREATING = threading.Lock()
+"""Held while a backend is created."""
+
+
+def _forget() -> None:
+    """In a process that was forked: the backends are the parent's."""
+    global _CREATING  # noqa: PLW0603  # another thread of the parent may have held it
+    _CREATING = threading.Lock()
+    SandboxContainerBackend._backends = {}
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -360,7 +360,7 @@ class Rollout:
             try:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
-                    if models is not None and config.agent not in (ORACLE, NOP):
+                    if models is not None and (planned.plan.seats or config.agent not in (ORACLE, NOP)):
                         preparation = without_provider_keys(preparation, models)
                     state = await installed_together(
                         installations, [agent for agent, _ in planned.agents], preparation.spec

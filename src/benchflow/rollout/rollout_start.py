@@ -78,7 +78,7 @@ def require_arena() -> None:
         return
     from cube.extras import extra_command
 
-    raise UsageError(f"An arena needs the extra arena: {extra_command('arena')}", code="extra-missing")
+    raise UsageError(f"Arenas need the extra 'arena': {extra_command('arena')}", code="extra-missing")
 
 
 async def installed_together(

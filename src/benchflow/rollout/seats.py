@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from benchflow.arena.a2a_cards import plain_url
 from benchflow.errors import UnsupportedError, UsageError
 from benchflow.record import Player
 from benchflow.rollout.config import Role, RolloutConfig
@@ -19,6 +21,7 @@ from benchflow.task.runtime_view import TaskRuntimeView
 GAME: Final = "game"
 """The scene of everything that agents do in an arena."""
 _PLAYED_BY_PACKAGE: Final = ("oracle", "nop")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,17 @@ def plan_seats(package: TaskPackage, config: RolloutConfig) -> tuple[Seat, ...]:
     if names[0] in config.participants:
         message = f"The role '{names[0]}' is the one that the agent of the rollout plays; name it with --agent."
         raise UsageError(message, code="role-taken")
+    for name, player in config.participants.items():
+        require_url(name, player)
     return tuple(_seat(package, config, name, first=name == names[0]) for name in names)
+
+
+def require_url(role: str, player: Player) -> None:
+    """Refuses a player whose URL is not the address of a peer; it is not repeated, since it may contain a password."""
+    if _SCHEME.match(player.agent):
+        wrong = "must begin with http:// or https://" if player.url is None else plain_url(player.url)
+        if wrong is not None:
+            raise UsageError(f"The URL of the participant '{role}' {wrong}.", code="invalid-url")
 
 
 def _seat(package: TaskPackage, config: RolloutConfig, name: str, *, first: bool) -> Seat:

@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 import anyio
 import anyio.to_thread
 
-from cube.benchmark import Benchmark, BenchmarkConfig
+from cube.benchmark import Benchmark, BenchmarkConfig, make_benchmark
 from cube.core import Action, ActionSchema, Observation, StructuredContent, TextContent
+from cube.resource import InfraConfig
 from cube.stage import Stage, over_sentence
 from cube.task import STOP_ACTION, TaskConfig
 
@@ -137,8 +138,9 @@ class CubePlay:
 class CubePlays:
     """The episodes of a benchmark, which is made with the first one."""
 
-    def __init__(self, config: BenchmarkConfig[Any]) -> None:
+    def __init__(self, config: BenchmarkConfig[Any], infra: InfraConfig | None = None) -> None:
         self._config: Final = config
+        self._infra: Final = infra
         self._known: Final[dict[str, TaskConfig[Any]]] = {each.task_id: each for each in config.get_task_configs()}
         self._benchmark: Benchmark[Any] | None = None
         self._making: Final = anyio.Lock()
@@ -153,7 +155,7 @@ class CubePlays:
             config = config.model_copy(update={"seed": seed})
         async with self._making:
             if self._benchmark is None:
-                self._benchmark = await anyio.to_thread.run_sync(self._config.make)
+                self._benchmark = await anyio.to_thread.run_sync(make_benchmark, self._config, self._infra)
         stage = Stage(lambda _: config, self._benchmark.spawn)
         play = CubePlay(task_id, stage)
         try:

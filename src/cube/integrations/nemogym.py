@@ -29,6 +29,7 @@ from cube.benchmark import BenchmarkConfig
 from cube.core import Action
 from cube.integrations.nemo_episodes import CubePlays, Play, Plays, Refusal, Verdict
 from cube.integrations.nemo_metrics import FAILURE_CLASS, aggregate
+from cube.resource import InfraConfig
 
 logger = logging.getLogger(__name__)
 
@@ -59,13 +60,14 @@ class CubeResourcesServer:
     def __init__(
         self,
         config: BenchmarkConfig[Any] | Plays,
+        infra: InfraConfig | None = None,
         *,
         max_sessions: int = MAX_SESSIONS,
         idle_sec: float = IDLE_SEC,
         mask_unscored: bool = False,
     ) -> None:
         """`idle_sec`: after how long without a request an episode is closed, because its client may have died."""
-        self._plays: Final[Plays] = CubePlays(config) if isinstance(config, BenchmarkConfig) else config
+        self._plays: Final[Plays] = CubePlays(config, infra) if isinstance(config, BenchmarkConfig) else config
         self._max_sessions: Final = max_sessions
         self._idle_sec: Final = idle_sec
         self._mask_unscored: Final = mask_unscored

@@ -242,7 +242,7 @@ class ProgramAgent(Agent):
         if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
             from cube.extras import extra_command
 
-            message = f"The agent '{self.name}' needs the extra arena: {extra_command('arena')}"
+            message = f"The agent '{self.name}' needs the extra 'arena': {extra_command('arena')}"
             raise UsageError(message, code="extra-missing")
 
     async def start(self, context: AgentContext) -> None:

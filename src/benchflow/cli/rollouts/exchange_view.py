@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.cli.pull_lines import size
+from benchflow.cli.tasks.rendering import counted
 from benchflow.cli.terminal import Colour, columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _message_lines(folder: RolloutFolder, message: ArenaMessage, *, whole: bool)
     words = f"{message.sender} → {message.receiver}{f'  ({more})' if more else ''}"
     yield _head(str(message.seq), message.time, words, "red" if message.kind == "error" else "cyan")
     for part in message.parts:
-        yield from _folded(_text(folder, part, whole=whole), whole=whole)
+        yield from _folded(_text(folder, part, whole=whole) or "(empty)", whole=whole)
 
 
 def _text(folder: RolloutFolder, part: MessagePart, *, whole: bool) -> str:
@@ -90,4 +91,4 @@ def _folded(text: str, *, whole: bool) -> Iterator[str]:
     for line in lines if whole else lines[:_LINES]:
         yield " " * 18 + (line if whole else shortened(line, width))
     if not whole and len(lines) > _LINES:
-        yield " " * 18 + style(f"[+{len(lines) - _LINES} lines]", "dim")
+        yield " " * 18 + style(f"[+{counted(len(lines) - _LINES, 'line')}]", "dim")

@@ -32,4 +32,9 @@ def named_players(given: Sequence[str]) -> dict[str, Player]:
         if role in found:
             raise UsageError(f"--participant {role} is given twice.", code="duplicate-option")
         found[role] = Player(agent)
+    if found:
+        from benchflow.rollout.seats import require_url
+
+        for role, player in found.items():
+            require_url(role, player)
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.cli.pull_lines import size
 from benchflow.cli.rollouts.exchange_view import exchange_document, exchange_lines
+from benchflow.cli.tasks.rendering import counted
 from benchflow.cli.terminal import columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def _folded(mark: str, text: str, *, whole: bool, most: int = 1) -> list[str]:
         return [mark + (lines[0] if lines else ""), *lines[1:]]
     width = (columns() or _WIDE) - 40
     shown = [shortened(line, max(width, 40)) for line in lines[:most]]
-    more = f"  [+{len(lines) - most} lines]" if len(lines) > most else ""
+    more = f"  [+{counted(len(lines) - most, 'line')}]" if len(lines) > most else ""
     return [
         mark + (shown[0] if shown else "") + (more if len(shown) < 2 else ""),
         *shown[1:],

@@ -17,4 +17,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def serve_group() -> None:
-    """Serve packages and cubes to trainers and harnesses."""
+    """Serve packages, cubes and games to trainers, harnesses and agents."""

@@ -24,9 +24,13 @@ _NEEDED: Final = ("httpx", "starlette", "uvicorn")
 @click.command()
 @package_path
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=0, show_default=True, help="Port; 0 for a free one."
+)
 @click.option("--token-file", type=PATH, metavar="FILE", help="Use the token in this file, not a random one.")
-@click.option("--agent-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port of the agents.")
+@click.option(
+    "--agent-port", type=click.IntRange(0, 65535), metavar="N", default=0, show_default=True, help="Port of the agents."
+)
 @click.option("--agent-token-file", type=PATH, metavar="FILE", help="Use the token in this file for the agents.")
 @click.option("--no-token", is_flag=True, help="Let in everybody on this machine; on loopback only.")
 @click.option(
@@ -35,7 +39,9 @@ _NEEDED: Final = ("httpx", "starlette", "uvicorn")
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="HOST[:PORT]", help="Participants may be on this host; repeatable."
 )
-@click.option("--max-games", type=click.IntRange(min=1), default=16, show_default=True, help="Games at one time.")
+@click.option(
+    "--max-games", type=click.IntRange(min=1), metavar="N", default=16, show_default=True, help="Games at one time."
+)
 @click.option(
     "--game-timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -59,11 +65,11 @@ def a2a(
     game_timeout: float,
     as_json: bool,
 ) -> int:
-    """Serve the assessor of an arena package over A2A, so that agents of others play its game.
+    """Serve the assessor of an arena package over A2A, so that other people's agents can play its game.
 
     A client sends {"participants": {ROLE: URL}, "config": {"seed": N}} and reads the verdict from the artifact. The
     assessor calls participants on this machine if it listens on loopback, and on hosts given with --allow-host; it
-    calls no other. Two ports with two tokens: the agents' port tells the rules of the game and nothing else.
+    calls no other. Two ports with two tokens: the agents' port returns the rules of the game and nothing else.
     """
     _require_extra()
     from benchflow.serve.a2a.reachable import Reachable, read_hosts

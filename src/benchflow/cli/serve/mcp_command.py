@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--task", "task_id", metavar="ID", help="Begin with this task; the only task needs no name.")
-@click.option("--agent-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port of the agent.")
+@click.option(
+    "--agent-port", type=click.IntRange(0, 65535), metavar="N", default=0, show_default=True, help="Port of the agent."
+)
 @click.option("--agent-token-file", type=PATH, metavar="FILE", help="Use the token in this file for the agent.")
 @serving_options
 def mcp(task_id: str | None, agent_port: int, agent_token_file: Path | None, **values: Any) -> int:

@@ -27,7 +27,14 @@ _NEEDED: Final = ("httpx", "mcp", "starlette", "uvicorn", "websockets")
 _OPTIONS: Final = (
     click.argument("sources", metavar="PATH|cube:NAME...", nargs=-1, required=True, shell_complete=complete_paths),
     click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on."),
-    click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 for a free one."),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        metavar="N",
+        default=0,
+        show_default=True,
+        help="Port; 0 for a free one.",
+    ),
     click.option("--token-file", type=PATH, metavar="FILE", help="Use the token in this file, not a random one."),
     click.option("--no-token", is_flag=True, help="Let in everybody on this machine; on loopback only."),
     click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where packages run."),
@@ -42,7 +49,12 @@ _OPTIONS: Final = (
     click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
     click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
     click.option(
-        "--max-sessions", type=click.IntRange(min=1), default=256, show_default=True, help="Episodes at one time."
+        "--max-sessions",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=256,
+        show_default=True,
+        help="Episodes at one time.",
     ),
     click.option(
         "--reap-after",

@@ -174,6 +174,8 @@ def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:
     yield "folder", str(package.path)
     yield "definition", "task.md" if package.entrypoint == "task.md" else "task.toml and instruction.md"
     yield "interaction", view.mode
+    interaction = view.namespace.interaction
+    yield "participants", ", ".join(interaction.participants) if interaction else None
     yield "team", _team(view.prompt_plan.user_runtime)
     yield "steps", ", ".join(step.config.name for step in view.steps)
     yield ("environment", environment.docker_image or ("environment/" if view.environment_dir else "the machine's own"))

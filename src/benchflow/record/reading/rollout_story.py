@@ -237,7 +237,10 @@ def _ends(stream: IO[bytes], size: int) -> tuple[bytes, int]:
 
 def _of_game(arena: ArenaPart) -> str:
     """How a game ended for its players."""
-    got = [f"{role} {'no reward' if one.reward is None else f'{one.reward:g}'}" for role, one in arena.roles.items()]
+    got = [
+        f"{role} {'no reward' if one.reward is None else f'{round(one.reward, 3):g}'}"
+        for role, one in arena.roles.items()
+    ]
     return f"{f'{arena.winner} won' if arena.winner is not None else 'nobody won'}: {', '.join(got)}"
 
 

@@ -92,7 +92,8 @@ def read_scenario(path: Path) -> tuple[Scenario, tuple[Issue, ...]]:
         data, _ = read_regular(path, MAX_TEXT_BYTES)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise PackageError(f"{path} cannot be read: {error}", code="unreadable", file=path.name) from error
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise PackageError(f"{path} cannot be read: {why}", code="unreadable", file=path.name) from error
     mapping = parse_toml(text, file=path.name)
     lines = key_lines(text)
     problems = IssueLog(path.name, lines.get, foreign=True)

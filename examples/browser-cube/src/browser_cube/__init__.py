@@ -1,0 +1,1 @@
+"""A cube in which an agent uses a web page."""

@@ -1,0 +1,1 @@
+"""A cube in which an agent repairs a program."""

@@ -1,0 +1,1 @@
+"""Sessions that tools use: a browser, a chat."""

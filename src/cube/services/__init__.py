@@ -1,0 +1,1 @@
+"""Services that scripts start with the command `docker`: with a container engine, or in sandboxes without one."""

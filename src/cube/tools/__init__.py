@@ -1,0 +1,1 @@
+"""Tools that many benchmarks need: a terminal in a container, a browser."""
