@@ -19,6 +19,7 @@ from benchflow.arena.a2a_types import Message, Part, PeerFailure, PeerProblem, R
 from benchflow.arena.peers.message_log import MAX_STATUS, MessageLog, size_of
 from benchflow.record import RoleStatus
 from benchflow.rewards import Unscored, attribute
+from benchflow.sandbox.protocol import OF_THE_FILE
 
 FAILED: Final = "participant-failed:"
 """The beginning of what an assessor gets in place of an answer."""
@@ -132,7 +133,8 @@ class Participant:
         if isinstance(error, PeerFailure):
             status = "crashed" if isinstance(error, Crashed) else _STATUS[error.problem]
         verdict = attribute(error, "agent", "agent")
-        if verdict.category == "agent":
+        spoilt = verdict.category == "sandbox" and verdict.code in OF_THE_FILE  # its own files, in its own box
+        if verdict.category == "agent" or spoilt:
             reason = verdict.reason if self.role in verdict.reason else f"Participant '{self.role}': {verdict.reason}"
             verdict = Unscored("agent", "agent", f"participant-{status}", reason)
         self.failure = Failure(status, verdict)
