@@ -179,3 +179,10 @@ async def test_a_participant_that_calls_models_without_end_uses_up_its_own_calls
     )
     assert calls == 4
     assert game.result.notes.limits_reached == ("max_calls",)
+
+
+async def test_an_answer_without_parts_is_an_empty_one_and_no_assessor_stumbles_over_it(tmp_path, play, script):
+    source = Path(__file__).with_name("echo_program.py").read_text().replace('"parts": [{"text": text}]', '"parts": []')
+    quoted = f"cat > p.py <<'END'\n{source}\nEND\nexec python3 p.py \"$@\"".replace("'", "'\\''")
+    game = await play(game_package(tmp_path / "game"), f"a2a:sh -c '{quoted}' sh", others={"second": script("echo 2")})
+    assert (game.why, game.result.reward, game.result.arena.winner) == (None, 0.0, "second")

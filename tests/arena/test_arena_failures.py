@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.arena.arena_packages import game_package
+from tests.arena.arena_packages import PLAY, game_package
 
 from benchflow.testing import ModelServer
 
@@ -198,3 +198,15 @@ async def test_a_participant_cannot_buy_an_unscored_game_where_its_failure_is_a_
     package = game_package(tmp_path / "game", play=BLAMES, config=config)
     game = await play(package, script(first), others={"second": script(second)})
     assert (game.result.reward, game.why) == (reward, why)
+
+
+async def test_a_participant_that_spoils_its_own_box_has_lost(tmp_path, play, script):
+    twice = PLAY.replace(
+        "    said =", '    [ask(url, "Ready?", "game") for url in request["participants"].values()]\n    said ='
+    )
+    package = game_package(tmp_path / "game", play=twice, config=FORFEIT)
+    text = (package / "task.md").read_text().replace("agent: {timeout_sec", "agent: {user: root, timeout_sec", 1)
+    (package / "task.md").write_text(text)
+    spoils = script("cat >/dev/null; rm -rf /tmp; touch /tmp; echo 1")
+    game = await play(package, spoils, others={"second": script("echo 9")})
+    assert (game.why, game.result.reward, game.result.arena.winner) == (None, 0.0, "second")

@@ -81,5 +81,16 @@ async def test_a_user_needs_an_account_of_its_own(run, make_package, new_script,
     assert (result.status, result.error.code) == ("unscored", code), result.error
 
 
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", ["path", "ifs", "pwd"])
+async def test_an_argument_cannot_become_a_variable_that_decides_what_the_shell_runs(
+    run, make_package, new_script, name
+):
+    package = make_package(USER.replace("{device:", f"{{{name}:").replace("account: root", "account: nobody"))
+    with ModelServer("DONE") as server:
+        result = await run(package, script=new_script("true"), machine=machine(server))
+    assert (result.status, result.error.code) == ("unscored", "user-tool-argument"), result.error
+
+
 def test_the_known_tools_of_users_are_those_of_models():
     assert tuple(spec.name for spec in SPECS) == USER_TOOLS

@@ -57,7 +57,7 @@ class Exchange:
         try:
             yield
         except httpx.ConnectError as error:
-            raise self.failure("unreachable", f"cannot be reached: {error}") from error
+            raise self.failure("unreachable", f"cannot be reached: {str(error).rstrip('.')}") from error
         except httpx.TimeoutException as error:
             raise self.failure("unreachable", "cannot be reached: the connection timed out") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:

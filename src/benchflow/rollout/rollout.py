@@ -6,11 +6,10 @@ plan ──> backend ──> environment ──> driver walks the course ──>
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,14 +24,11 @@ from benchflow.files.atomic import write_unseen
 from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
-    AgentPart,
     CallPlace,
     JsonLines,
     ModelCalls,
     Result,
     RolloutFolder,
-    SandboxPart,
-    TaskPart,
     Trajectory,
     always_wins,
     write_document,
@@ -42,12 +38,20 @@ from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attribut
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
-from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
+from benchflow.rollout.lifecycle import OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
 from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import Chosen, chosen_without_proof, judges, require_judges
+from benchflow.rollout.rollout_start import (
+    first_draft,
+    installed_together,
+    machine_of,
+    require_arena,
+    task_part_of,
+    without_provider_keys,
+)
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
-from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.sandbox.protocol import Change, SandboxBackend
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.config.interaction import ARENA
 from benchflow.task.package import TaskPackage, package_parts
@@ -59,9 +63,6 @@ if TYPE_CHECKING:
     from benchflow.rollout.ors_tools import OrsTools
     from benchflow.rollout.proving import MakeVerifier
 
-KEPT_KEY: Final = "kept-by-the-model-gateway"
-"""What an environment gets for a provider's key that the package names: the same in all rollouts, so that they share
-what was installed for one of them."""
 START_SEC: Final = 900.0
 """Time limit of an environment after its build until it is ready."""
 
@@ -93,9 +94,9 @@ class Rollout:
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
-        self._machine: Final[Mapping[str, str]] = _machine(config)
+        self._machine: Final[Mapping[str, str]] = machine_of(config)
         self._on_phase: Final = on_phase
-        self._draft = _draft(config, on_phase)
+        self._draft = first_draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
         self._make_verifier: Final = make_verifier
         self._early: SandboxBackend | None = started
@@ -118,7 +119,7 @@ class Rollout:
             with suppress(Exception):  # it recurs in the rollout, which attributes it
                 await self._choose_isolation()
             # A proof is shared by many rollouts: their time begins after it.
-            self._draft = _draft(config, self._on_phase)
+            self._draft = first_draft(config, self._on_phase)
             self._began = anyio.current_time()
             return await carry_out(
                 self._draft,
@@ -284,7 +285,7 @@ class Rollout:
     async def _plan(self) -> _Planned:
         config, draft = self.config, self._draft
         package = task_package(config.task)
-        draft.task = _task_part(package, draft.task)
+        draft.task = task_part_of(package, draft.task)
         draft.key = config.work_key(draft.task.id)
         with attributed("agent", "plan"):  # an agent that does not exist is wrong usage, whatever the package is like
             make_agent(config, config.agent, config.model, self._machine)
@@ -306,7 +307,7 @@ class Rollout:
         """Refuse an agent that cannot start, before anything is started."""
         secrets = planned.plan.secrets.of("agent")
         if planned.plan.seats:
-            _require_arena()
+            require_arena()
         for agent, role in planned.agents:
             if always_wins(role.agent):
                 continue
@@ -360,8 +361,10 @@ class Rollout:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
                     if models is not None and (planned.plan.seats or config.agent not in (ORACLE, NOP)):
-                        preparation = _without_keys(preparation, models)
-                    state = await _installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
+                        preparation = without_provider_keys(preparation, models)
+                    state = await installed_together(
+                        installations, [agent for agent, _ in planned.agents], preparation.spec
+                    )
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
                     draft.sandbox = environment.record()
@@ -421,80 +424,6 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
-
-
-def _without_keys(preparation: Preparation, models: Gateway) -> Preparation:
-    """The environment without keys of providers: agents get a token in their place, services beside them nothing."""
-    from benchflow.models.gateway import without_keys
-
-    spec, services = preparation.spec, preparation.services
-    if services is not None:
-        services = replace(services, env=without_keys(services.env, models.keys, KEPT_KEY))
-    env = without_keys(spec.env, models.keys, KEPT_KEY)
-    return replace(preparation, spec=replace(spec, env=env), services=services)
-
-
-def _require_arena() -> None:
-    """Refuse an arena without the libraries that its peers speak through."""
-    if all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
-        return
-    from cube.extras import extra_command
-
-    raise UsageError(f"Arenas need the extra 'arena': {extra_command('arena')}", code="extra-missing")
-
-
-def _machine(config: RolloutConfig) -> Mapping[str, str]:
-    """The variables of the machine; a replay asks nobody, so any key of those who were asked then will do."""
-    known = dict(os.environ) if config.machine is None else config.machine
-    if config.replay is None:
-        return known
-    from benchflow.models.gateway import PROVIDERS
-
-    names = PROVIDERS if "litellm" in config.replay.providers else config.replay.providers  # it may have asked anybody
-    asked = [PROVIDERS[name] for name in names if name in PROVIDERS]
-    missing = [provider.keys[0] for provider in asked if not any(known.get(name) for name in provider.keys)]
-    return {**known, **dict.fromkeys(missing, "no-key-in-a-replay")}
-
-
-def _draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:
-    """What is known of a rollout before its task is looked at."""
-    path = config.task_path or str(getattr(config.task, "path", config.task))
-    task = TaskPart(Path(path).name or path, path, None, None, config.ordinal)
-    if isinstance(config.task, TaskPackage):
-        task = _task_part(config.task, task)
-    sandbox = config.sandbox if isinstance(config.sandbox, str) else config.sandbox.name
-    return Draft(
-        task,
-        AgentPart(config.agent, config.model, exit_code=None, timed_out=False),
-        SandboxPart(sandbox if sandbox != "auto" else None, None, None),
-        config.work_key(task.id),
-        config.attempt,
-        on_phase,
-    )
-
-
-def _task_part(package: TaskPackage, known: TaskPart) -> TaskPart:
-    return replace(known, name=package.name, digest=package.digest, content_digest=package.content_digest)
-
-
-async def _installed(installations: Installations, agents: Sequence[Agent], spec: SandboxSpec) -> Snapshot | None:
-    """The environment of `spec` with these agents in it; None when none of them has anything to install."""
-    needed = {key: agent for agent in agents if (key := agent.install_key()) is not None}
-    return await installations.prepare(_Together(needed), spec) if needed else None
-
-
-class _Together:
-    """Several agents that are installed one after the other, so that their environment is made once for all."""
-
-    def __init__(self, agents: Mapping[str, Agent]) -> None:
-        self._agents: Final = dict(sorted(agents.items()))
-
-    def install_key(self) -> str:
-        return "\n".join(self._agents)
-
-    async def install(self, sandbox: Sandbox) -> None:
-        for agent in self._agents.values():
-            await agent.install(sandbox)
 
 
 async def proven_isolation(

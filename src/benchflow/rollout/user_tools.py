@@ -54,6 +54,22 @@ class UserTools:
         if not own.ok or own.stdout == other.stdout:
             message = f"user.account: '{self._account}' is the account of the agent; a user needs its own."
             raise PackageError(message, code="user-account", path="user.account")
+        await self._check_arguments()
+
+    async def _check_arguments(self) -> None:
+        """An argument is what the agent may have told the user: it must not become a variable that the shell uses."""
+        if not any(tool.arguments for tool in self._declared.values()):
+            return
+        said = await self._sandbox.exec(["/bin/sh", "-c", "set"], user=self._account, cwd="/", timeout=_TIMEOUT_SEC)
+        taken = {line.partition("=")[0] for line in said.stdout.decode(errors="replace").splitlines()}
+        for tool in self._declared.values():
+            for name in tool.arguments:
+                if name.upper() in taken:
+                    message = (
+                        f"user.tools: the argument '{name}' of '{tool.name}' would replace the variable {name.upper()},"
+                        " which the environment has; give it another name."
+                    )
+                    raise PackageError(message, code="user-tool-argument", path="user.tools")
 
     def used(self) -> list[dict[str, Any]] | None:
         """The calls since the last question, for the record; None without any."""

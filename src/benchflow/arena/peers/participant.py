@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import anyio
@@ -19,6 +19,7 @@ from benchflow.arena.a2a_types import Message, Part, PeerFailure, PeerProblem, R
 from benchflow.arena.peers.message_log import MAX_STATUS, MessageLog, size_of
 from benchflow.record import RoleStatus
 from benchflow.rewards import Unscored, attribute
+from benchflow.sandbox.protocol import OF_THE_FILE
 
 FAILED: Final = "participant-failed:"
 """The beginning of what an assessor gets in place of an answer."""
@@ -104,6 +105,8 @@ class Participant:
                 answered = time.perf_counter()
             if size_of(reply.parts) > MAX_ANSWER:
                 raise PeerFailure("flood", f"The participant '{self.role}' answered with more than {MAX_ANSWER} bytes.")
+            if not reply.parts and reply.state == "completed":  # a message has parts: no assessor can stumble over it
+                reply = replace(reply, parts=(Part.of_text(""),))
         except Exception as error:  # noqa: BLE001 - the boundary: a participant's failure is a value of the game
             self.fail(Silent(self.role, self.limit_sec or 0.0) if isinstance(error, TimeoutError) else error)
             return self._refused(sent.seq, context_id, "it has failed", began)
@@ -130,7 +133,8 @@ class Participant:
         if isinstance(error, PeerFailure):
             status = "crashed" if isinstance(error, Crashed) else _STATUS[error.problem]
         verdict = attribute(error, "agent", "agent")
-        if verdict.category == "agent":
+        spoilt = verdict.category == "sandbox" and verdict.code in OF_THE_FILE  # its own files, in its own box
+        if verdict.category == "agent" or spoilt:
             reason = verdict.reason if self.role in verdict.reason else f"Participant '{self.role}': {verdict.reason}"
             verdict = Unscored("agent", "agent", f"participant-{status}", reason)
         self.failure = Failure(status, verdict)

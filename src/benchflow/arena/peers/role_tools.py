@@ -105,7 +105,7 @@ class StdioServer:
             self._end()
 
     async def _read(self) -> None:
-        """Take every line; what is longer than a line may be is left out, and the server continues."""
+        """Take every line; what is longer than a line may be is left out, and the server is still used."""
         pending, size, skipping = list[bytes](), 0, False
         try:
             async for chunk in self._process.stdout():
