@@ -314,6 +314,21 @@ def test_containers_of_an_engine_are_found_and_removed_after_a_kill(infra, engin
     assert subprocess.run(["docker", "ps", "-aq"], env=env, capture_output=True, text=True).stdout == ""
 
 
+@pytest.mark.engine
+@pytest.mark.xdist_group("docker")
+def test_the_container_of_a_task_runs_on_an_engine_where_that_is_asked(infra, engines, monkeypatch):
+    env = engines.docker()
+    monkeypatch.setenv("DOCKER_HOST", env["DOCKER_HOST"])
+    docker = LocalInfraConfig(sandbox="docker", network="none")
+    image = DockerImageConfig(name="box", image="benchcube-test/base:1", ram_gb=0.25, cpu_cores=1)
+    words = ["docker", "ps", "-q"]
+    with docker.launch(image) as handle:
+        said = handle.container.exec("echo $W; exit 3", env={"W": "here"})
+        assert (said.stdout, said.exit_code) == ("here\n", 3)
+        assert len(subprocess.run(words, env=env, capture_output=True, text=True).stdout.split()) == 1
+    assert subprocess.run(words, env=env, capture_output=True, text=True).stdout == ""
+
+
 def test_an_interrupted_launch_leaves_no_container(infra, port, tmp_path):
     """A launch that is interrupted while its script waits ends the script and stops what it had started."""
     main = threading.main_thread().ident
