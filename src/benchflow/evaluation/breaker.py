@@ -4,7 +4,7 @@
     half-open ── the trial succeeds, or still runs after `trial_sec` ──▶ closed
     half-open ── the trial fails ──▶ open, for longer; after `trials` of them ──▶ given up
 
-One breaker watches one machine: that of the local engine, or a node of a cluster. Whoever runs items asks `may_start`
+One breaker watches one machine: that of the local engine, or a node of a cluster. An engine asks `may_start`
 before each try, and reports how it ended: `failed`, `succeeded`, or `set_aside` where it shows nothing either way.
 """
 
