@@ -295,6 +295,8 @@ def _run(
     planned = job_plan(tasks, request)
     require_same_shards(store, planned)
     items = list(remaining(iter(planned.items), store.results))
+    if store.caution is not None:
+        note(printable(store.caution))
     watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
     try:
         completed, summary = anyio.run(
