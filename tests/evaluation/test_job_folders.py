@@ -33,7 +33,7 @@ def lockless(tmp_path: Path) -> Iterator[Path]:
             yield folder
         finally:
             subprocess.run(["umount", "-l", folder], check=True)
-            server.wait(30)
+            server.wait(60)
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def remote(tmp_path: Path) -> Iterator[Path]:
                 assert client.poll() is None
             yield folder
         finally:
-            subprocess.run(["umount", folder], check=True)
-            client.wait(30)
-            server.wait(30)
+            subprocess.run(["umount", "-l", folder], check=True)  # files that were closed are released later
+            client.wait(60)
+            server.wait(60)
 
 
 def refused(folder: Path) -> str:
