@@ -66,6 +66,8 @@ NO_CALL_LIMITS: Final = CallLimits()
 _BYTES_PER_TOKEN: Final = 3
 """Where a server does not count: rather too many tokens than too few, so that limits hold."""
 
+_MICROSECOND: Final = 1e-6
+
 
 def with_estimates(usage: Mapping[str, float], sizes: Mapping[str, int]) -> tuple[dict[str, float], bool]:
     """What was used, with tokens that nobody counted by the bytes that they take, and whether there are any."""
@@ -179,10 +181,10 @@ class Meter:
         return self.limits.max_cost_usd is not None or (self.above is not None and self.above.priced)
 
     def out_of_time(self, seconds: float) -> LimitReached | None:
-        """The limit on time that a call under way for so many seconds has reached."""
+        """The limit on time that a call under way for so many seconds has reached, to the microsecond."""
         above = self.above.out_of_time(seconds) if self.above is not None else None
         limit = self.limits.max_seconds
-        if above is not None or limit is None or self.seconds + seconds < limit:
+        if above is not None or limit is None or self.seconds + seconds < limit - _MICROSECOND:
             return above
         return LimitReached("max_model_time", self.scope, limit, self.seconds + seconds)
 

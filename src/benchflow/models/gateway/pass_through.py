@@ -139,13 +139,14 @@ class PassThrough:
             if meter.queues:
                 call.timing["queued"] = call.since()
             _require_room(call, free=False)
+            left = meter.seconds_left()
             try:
-                async with asyncio.timeout(meter.seconds_left()) as limit:
+                async with asyncio.timeout(left) as limit:
                     await self._upstreams.answer(call, upstream, query, headers, send)
             except TimeoutError:
-                if not limit.expired():
+                if left is None or not limit.expired():
                     raise
-                _cut(call)
+                _cut(call, left)
 
     def _upstream(self, call: Exchange, *, replays: bool) -> Upstream:
         """Who answers, with the model as it is called there."""
@@ -263,10 +264,10 @@ def _require_within(call: Exchange, reached: LimitReached | None) -> None:
         raise Refused(403, reached.name, str(reached), limit=True)
 
 
-def _cut(call: Exchange) -> None:
-    """End a call in the middle, because its time is used up."""
+def _cut(call: Exchange, left: float) -> None:
+    """End a call in the middle, because the time that was left for it is used up."""
     meter = call.access.grant.meter
-    reached: LimitReached | None = meter.out_of_time(call.spent)
+    reached: LimitReached | None = meter.out_of_time(max(call.spent, left))
     if reached is None:
         call.end("aborted")
         return
