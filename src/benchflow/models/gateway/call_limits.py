@@ -84,6 +84,11 @@ class LimitReached:
     limit: float
     used: float
 
+    @property
+    def named(self) -> str:
+        """As results name it: that of a job, a benchmark or a server with its scope in front."""
+        return f"{self.scope} {self.name}" if self.scope in ("job", "benchmark", "server") else self.name
+
     def __str__(self) -> str:
         what = {
             "max_calls": f"{self.limit:g} model calls",
