@@ -22,6 +22,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import BenchflowError, Category
+from benchflow.models.proxy_kinds import wrong_proxy
 
 if TYPE_CHECKING:
     from benchflow.models.gateway.chat_calls import ChatCall
@@ -34,6 +35,7 @@ SETUP_CODES: Final = frozenset(
         "key-refused",
         "model-unknown",
         "price-unknown",
+        "proxy-unsupported",
         "request-refused",
         "replay-unknown",
         "replay-damaged",
@@ -144,6 +146,8 @@ class ChatModel:
     def check_now(self) -> None:
         """Like `check`, for callers outside an event loop."""
         _require_library()
+        if (wrong := wrong_proxy()) is not None:
+            raise ModelFailure(f"The model '{self.name}' cannot be called: {wrong}", code="proxy-unsupported")
         require_key(self.name, self._environ)
         self._litellm = _load_library()
         self._provider = resolve(self._litellm, self.name, self._environ)

@@ -22,7 +22,7 @@ from benchflow.models.gateway.call_failures import (
 from benchflow.models.gateway.endpoints import error_body, returned_headers
 from benchflow.models.gateway.exchange import ERROR, Exchange
 from benchflow.models.gateway.upstream.upstream_pool import Answering
-from benchflow.models.gateway.upstream.upstream_wire import WireError, WireTimeout
+from benchflow.models.gateway.upstream.upstream_wire import WireError, WireSetupError, WireTimeout
 from benchflow.models.gateway.upstreams import Upstream
 from benchflow.models.gateway.wire_answers import Answer, is_first_error, read_answer
 from benchflow.record.model_calls import CallRetry
@@ -60,7 +60,8 @@ class UpstreamCalls:
                     what = f"{named(call.provider, call.model)} broke off in the middle of an answer"
                     call.end("failed", CallFailure("infrastructure", "stream-cut", f"{what}: {_words(error)}"))
                     return  # the caller sees its connection end, as with the provider itself
-                if not await self._again(call, _code(error), None, None, _words(error)):
+                final = isinstance(error, WireSetupError)
+                if final or not await self._again(call, _code(error), None, None, _words(error)):
                     await self._unreachable(call, error, send)
                     return
 
