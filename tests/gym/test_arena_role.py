@@ -47,6 +47,7 @@ def test_a_live_participant_is_recorded_and_limited_as_in_a_rollout(gym, tmp_pat
         one.task.close()
     (game,) = (tmp_path / "records").iterdir()
     calls = [(call.place.role, call.outcome, call.code) for call in read_model_calls(game / "model_calls.jsonl")]
-    assert calls == [("seller", "answered", None), ("seller", "limited", "max_calls")]
+    assert calls[0] == ("seller", "answered", None)
+    assert set(calls[1:]) == {("seller", "limited", "max_calls")}
     assert len(models.requests) == 1  # its half of what the rollout may call
     assert (game / "result.json").is_file()
