@@ -272,8 +272,11 @@ def test_folders_that_are_nested_deeply_are_copied(jobs, shards):
         os.close(place)
         place = inner
     os.close(place)
-    merge_jobs(shards, jobs, "both")
-    assert (jobs / "both/rollouts/t1__1__a0" / deep).is_dir()
+    try:
+        merge_jobs(shards, jobs, "both")
+        assert (jobs / "both/rollouts/t1__1__a0" / deep).is_dir()
+    finally:
+        subprocess.run(["rm", "-rf", jobs], check=True)  # too deep for Python
 
 
 def test_a_file_that_cannot_be_read_is_named(jobs, shards):
