@@ -1,15 +1,12 @@
 """`bench serve mcp`: an agent plays over MCP on one port, its harness has the other, and neither can be the other."""
 
-import anyio
 import httpx
-import httpx2
 import pytest
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from cube.client import RpcError, TaskClient
 from cube.core import Observation
 from episode_server import serving
+from wire_clients import agent
 
 pytestmark = pytest.mark.slow
 
@@ -27,20 +24,6 @@ def mcp(module_tmp, packages):
 def harness(mcp):
     with TaskClient(mcp.url, token=mcp.address["token"], timeout=120) as client:
         yield client
-
-
-def agent(mcp, drive):
-    """What `drive` returns, given a client of the agent's port."""
-
-    async def run():
-        headers = {"Authorization": f"Bearer {mcp.address['agent_token']}"} if mcp.address["agent_token"] else {}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=120) as http,
-            Client(streamable_http_client(mcp.address["agent_url"], http_client=http)) as client,
-        ):
-            return await drive(client)
-
-    return anyio.run(run)
 
 
 def test_an_agent_plays_what_the_harness_begins_and_learns_of_no_reward(mcp, harness):

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from benchflow.rewards import Attributed, Verdict
-from benchflow.serve.episode import Block, CallRefused, CallResult, Episode
+from benchflow.serve.episode import Block, CallRefused, CallResult, Episode, limits_metadata
 from benchflow.serve.served_tasks import ServedTask
 from benchflow.serve.server_log import Log, silent
 from benchflow.serve.server_metrics import ServerMetrics
@@ -282,8 +282,7 @@ class Sessions:
         self.metrics.count(verdict)
         told: dict[str, Any] = verdict.record() if verdict is not None else {"status": "abandoned"}
         told.pop("rewards", None)
-        if episode.progress.limits_reached:
-            told["limits_reached"] = list(episode.progress.limits_reached)
+        told |= limits_metadata(episode.progress)
         seconds = round(time.monotonic() - session.opened, 3)
         task = session.task.id if session.task is not None else None
         self.log(
