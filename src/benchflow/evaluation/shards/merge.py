@@ -190,7 +190,8 @@ def _last_pass(sources: Sequence[Source]) -> dict[str, Any] | None:
         return None
     number = max(each for each, _ in passes)
     ends = [end for each, end in passes if each == number]
-    return {"number": number, "finished_at": None if None in ends else max(ends)}
+    finished = [end for end in ends if end is not None]
+    return {"number": number, "finished_at": max(finished) if len(finished) == len(ends) else None}
 
 
 def _sweep(jobs_dir: Path) -> None:
