@@ -98,7 +98,7 @@ def _explain(address: str, found: dict[str, str]) -> NoReturn:
     if found["failure"] == "token":
         _refuse(
             f"The Ray cluster at {address} refuses this process, whose token is missing or wrong: set "
-            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file ~/.ray/auth_token to the token that the cluster was started with.",
+            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file ~/.ray/auth_token to the token of the cluster.",
             "ray-token",
         )
     if found["failure"] == "none":
