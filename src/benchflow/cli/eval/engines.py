@@ -48,8 +48,8 @@ class JobEngine(Protocol):
     concurrency: int
     """Rollouts at once, unless the user says."""
 
-    def runner(self, job: int, say: Callable[[str], None]) -> OpenRunner:
-        """Who runs the items of a job; `say` prints what happens to machines."""
+    def runner(self, job: int, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
+        """Who runs the items of a job, so many at once; `say` prints what happens to machines."""
 
 
 def engine_options(command: Command) -> Command:
@@ -99,8 +99,8 @@ class _Local:
     def __init__(self, jobs: Sequence[PlannedJob]) -> None:
         self._jobs: Final = jobs
 
-    def runner(self, job: int, say: Callable[[str], None]) -> OpenRunner:
-        del say
+    def runner(self, job: int, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
+        del concurrency, say
         return self._jobs[job].sources
 
 
@@ -110,10 +110,11 @@ class _OnRay:
         self._jobs: Final = jobs
         self.concurrency = max(1, int(sum(facts.processors for facts in fleet.facts.values())))
 
-    def runner(self, job: int, say: Callable[[str], None]) -> OpenRunner:
+    def runner(self, job: int, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
         from benchflow.evaluation.scaled.scaled_runner import ScaledRunner
 
         self._fleet.say = say
+        self._fleet.crowd(concurrency)
         planned = self._jobs[job]
         return ScaledRunner(self._fleet, planned.request, planned.sources, job=job)
 

@@ -170,7 +170,12 @@ def run_command(
                 note(printable(f"job {each}: {job.request.words()}"))
             store = create_job(jobs_dir, each, job.request, job.tasks)
             code, summary = _run(
-                store, job, partial(opened.runner, index), pace, as_json=as_json, alone=len(requests) == 1
+                store,
+                job,
+                partial(opened.runner, index, pace.rollouts),
+                pace,
+                as_json=as_json,
+                alone=len(requests) == 1,
             )
             codes.append(code)
             summaries.append(summary)
@@ -233,7 +238,7 @@ def resume_command(
     planned = _planned(request)
     with opened_engine(engine, ray_address, [planned]) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency)
-        return _run(store, planned, partial(opened.runner, 0), pace, as_json=as_json, alone=True)[0]
+        return _run(store, planned, partial(opened.runner, 0, pace.rollouts), pace, as_json=as_json, alone=True)[0]
 
 
 def _planned(request: JobRequest) -> PlannedJob:

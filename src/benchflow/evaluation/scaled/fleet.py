@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from benchflow.cluster import Cluster, Link, Node, NodeLost, NodeRefused
 from benchflow.errors import UsageError
 from benchflow.evaluation.scaled.abilities import Demand, NodeFacts
-from benchflow.evaluation.scaled.admission import NodeLoad
+from benchflow.evaluation.scaled.admission import NodeLoad, crowding
 from benchflow.evaluation.scaled.orders import Pulse
 from benchflow.evaluation.scaled.placement import Candidate, Line
 
@@ -81,6 +81,14 @@ class Fleet:
         self._starting: Final[set[str]] = set()
         self._failures: Final[dict[str, int]] = {}
         self._empty = False
+        self._crowded = 1.0
+
+    def crowd(self, concurrency: int) -> None:
+        """Let so many rollouts run at once on the nodes that are there now."""
+        processors = sum(host.facts.processors for host in self.hosts.values())
+        self._crowded = crowding(concurrency, processors)
+        for id_, candidate in self._candidates.items():
+            self._candidates[id_] = candidate._replace(crowded=self._crowded)
 
     @property
     def facts(self) -> dict[str, NodeFacts]:
@@ -117,7 +125,7 @@ class Fleet:
             self._starting.discard(node.id)
         self.refused.pop(node.id, None)
         host = self.hosts[node.id] = Host(node, link, facts)
-        self._candidates[node.id] = Candidate(facts, NodeLoad())
+        self._candidates[node.id] = Candidate(facts, NodeLoad(), self._crowded)
         return host
 
     @asynccontextmanager
