@@ -1,4 +1,5 @@
-"""Parts that ship for tests: a local model server, sandboxes without a machine, conformance of a sandbox backend.
+"""Parts that ship for tests: a local model server, sandboxes without a machine, a cluster in one process, conformance
+of a sandbox backend.
 
 The names below are imported when they are first used.
 """
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from benchflow.testing.backend_conformance import BackendReport, check_backend, check_promise
+    from benchflow.testing.cluster_double import CallFault, InProcessCluster
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
     from benchflow.testing.memory.memory_jobs import Program
     from benchflow.testing.memory.memory_sandbox import InMemorySandbox
@@ -49,8 +51,10 @@ _WHERE: Final = {
     "BackendFault": "benchflow.testing.promise_table",
     "BackendReport": "benchflow.testing.backend_conformance",
     "Call": "benchflow.testing.memory.shell",
+    "CallFault": "benchflow.testing.cluster_double",
     "InMemoryBackend": "benchflow.testing.memory.memory_backend",
     "InMemorySandbox": "benchflow.testing.memory.memory_sandbox",
+    "InProcessCluster": "benchflow.testing.cluster_double",
     "ModelServer": "benchflow.testing.model_server",
     "NullBackend": "benchflow.testing.null_sandbox",
     "NullSandbox": "benchflow.testing.null_sandbox",
@@ -67,10 +71,12 @@ __all__ = [
     "BackendFault",
     "BackendReport",
     "Call",
+    "CallFault",
     "Disconnect",
     "Fault",
     "InMemoryBackend",
     "InMemorySandbox",
+    "InProcessCluster",
     "Malformed",
     "ModelRequest",
     "ModelServer",
