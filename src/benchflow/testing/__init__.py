@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ToolCall,
         Usage,
     )
+    from benchflow.testing.virtual_time import VirtualTimeLoop
 
 _WHERE: Final = {
     **dict.fromkeys(
@@ -61,6 +62,7 @@ _WHERE: Final = {
     "PROMISES": "benchflow.testing.backend_conformance",
     "Program": "benchflow.testing.memory.memory_jobs",
     "SandboxCall": "benchflow.testing.memory.memory_backend",
+    "VirtualTimeLoop": "benchflow.testing.virtual_time",
     "check_backend": "benchflow.testing.backend_conformance",
     "check_promise": "benchflow.testing.backend_conformance",
 }
@@ -89,6 +91,7 @@ __all__ = [
     "Token",
     "ToolCall",
     "Usage",
+    "VirtualTimeLoop",
     "check_backend",
     "check_promise",
 ]
