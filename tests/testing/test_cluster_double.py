@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from benchflow.cluster.protocol import Node, NodeLost, NodeRefused
+from benchflow.cluster import Node, NodeLost, NodeRefused
 from benchflow.testing import CallFault, InProcessCluster
 from benchflow.testing.cluster_double import START
 
@@ -33,7 +33,7 @@ class Host:
         self.worked.append(order)
         return order
 
-    def clock(self) -> float:
+    async def clock(self) -> float:
         return 100.0
 
 
@@ -66,11 +66,11 @@ async def test_a_node_is_lost_at_the_chosen_moment_of_a_call(moment, worked):
         link = await cluster.start(cluster.nodes[0])
         host = cluster.host(link.node)
         cluster.inject(link.node, "work", CallFault(lost=moment))
-        assert await lost(link.call("work", "an order")) == "Node machine-1 left the cluster."
+        assert await lost(link.call("work", "an order")) == "Node machine-1 (10.0.0.2, node-1) left the cluster."
         assert host.worked == worked
         assert list(await cluster.members()) == ["node-2"]
-        assert await lost(link.call("work", "another")) == "Node machine-1 left the cluster."
-        assert await lost(cluster.start(link.node)) == "Node machine-1 is not in the cluster."
+        assert await lost(link.call("work", "another")) == "Node machine-1 (10.0.0.2, node-1) left the cluster."
+        assert await lost(cluster.start(link.node)) == "Node machine-1 (10.0.0.2, node-1) is not in the cluster."
 
 
 async def test_a_loss_that_nobody_notices_leaves_calls_open_until_it_is_noticed():
@@ -120,7 +120,7 @@ async def test_a_call_can_hang_before_the_host_sees_it_and_after_it_answered():
             assert cluster.host(link.node).worked == [2, 3]
             link.kill()
         assert [str(outcome) for outcome in (*never_arrives, *never_answered)] == 2 * [
-            "The host on machine-1 was killed."
+            "The host on machine-1 (10.0.0.2, node-1) was killed."
         ]
 
 
@@ -137,7 +137,7 @@ async def test_a_node_on_which_no_host_starts_says_why():
 
     async with InProcessCluster(broken, nodes=1) as cluster:
         [node] = cluster.nodes
-        with pytest.raises(NodeRefused, match="could not be started on machine-1: No module named 'benchflow'"):
+        with pytest.raises(NodeRefused, match="could not be started on machine-1 .*: No module named 'benchflow'"):
             await cluster.start(node)
         cluster.refuse(node, "Node machine-1 runs version 0.1.")
         with pytest.raises(NodeRefused, match="runs version 0.1"):
@@ -154,6 +154,12 @@ async def test_a_cluster_shrinks_to_nothing_and_grows_again_with_new_nodes():
         [new] = cluster.grow()
         assert await cluster.members() == {"node-3": new}
         assert await (await cluster.start(new)).call("work", 1) == ["ready", 1]
+
+
+async def test_a_cluster_that_cannot_be_reached_is_lost_as_a_whole():
+    async with InProcessCluster(Host, nodes=1) as cluster:
+        cluster.unreachable = True
+        assert await lost(cluster.members()) == "The cluster cannot be reached."
 
 
 async def test_a_new_host_is_started_where_one_was_killed():

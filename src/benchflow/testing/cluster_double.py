@@ -14,13 +14,13 @@ share one process, so that one that is killed still runs its `finally` blocks, a
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import pickle
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -29,7 +29,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from benchflow.cluster.protocol import Node, NodeLost, NodeRefused
+from benchflow.cluster import Node, NodeLost, NodeRefused
 
 START: Final = "start"
 """The name under which faults of `Cluster.start` are injected."""
@@ -55,6 +55,7 @@ class CallFault:
 NO_FAULT: Final = CallFault()
 Weather = Callable[[Node, str], CallFault | None]
 """Decides on every call; see `InProcessCluster.weather`."""
+_Work = Callable[..., Awaitable[Any]]
 
 
 class InProcessCluster:
@@ -70,6 +71,8 @@ class InProcessCluster:
         self._group: anyio.abc.TaskGroup | None = None
         self.weather: Weather = lambda _node, _method: None
         """Asked about every call without an injected fault."""
+        self.unreachable = False
+        """Whether `members` fails, as when the head of a cluster is gone."""
         self.calls: Counter[tuple[str, str]] = Counter()
         """How often a method of a node was called, by node and method."""
         self.sent = 0
@@ -100,12 +103,14 @@ class InProcessCluster:
 
     async def members(self) -> Mapping[str, Node]:
         await anyio.lowlevel.checkpoint()
+        if self.unreachable:
+            raise NodeLost("The cluster cannot be reached.")
         return {machine.node.id: machine.node for machine in self._machines.values() if machine.listed}
 
     async def start(self, node: Node) -> _InProcessLink:
         machine = self._machines.get(node.id)
         if machine is None or not machine.listed:
-            raise NodeLost(f"Node {node.host} is not in the cluster.")
+            raise NodeLost(f"Node {node} is not in the cluster.")
         link = _InProcessLink(self, machine, self._tasks)
         machine.links.append(link)
         await link.begin(self._host, self._arguments)
@@ -193,7 +198,7 @@ class _Machine:
             link.stop_work()
         if not unnoticed:
             self.listed = False
-            self.end(f"node {self.node.host} left the cluster")
+            self.end(f"node {self.node} left the cluster")
 
     def end(self, reason: str) -> None:
         for link in self.links:
@@ -240,20 +245,25 @@ class _InProcessLink:
     async def begin(self, host: Callable[..., object] | str, arguments: bytes) -> None:
         """Make the host, or raise what a cluster raises."""
 
-        def made() -> None:
+        async def made() -> None:
             if self._machine.refusal is not None:
                 raise NodeRefused(self._machine.refusal)
             try:
                 self.host = _named(host)(*pickle.loads(arguments))  # noqa: S301 - pickled above, in this process
             except Exception as error:
-                raise NodeRefused(f"The host could not be started on {self.node.host}: {error}") from error
+                raise NodeRefused(f"The host could not be started on {self.node}: {error}") from error
 
         await self._exchange(START, made, ())
 
     async def call(self, method: str, /, *arguments: object) -> Any:
-        return await self._exchange(method, getattr(self.host, method, None), arguments)
+        if method.startswith("_"):
+            raise AttributeError(f"'{method}' is not a method for others.")
+        return await self._exchange(method, partial(self._work_of_host, method), arguments)
 
-    async def _exchange(self, method: str, work: Callable[..., Any] | None, arguments: tuple[object, ...]) -> Any:
+    async def _work_of_host(self, method: str, *arguments: object) -> Any:
+        return await getattr(self.host, method)(*arguments)
+
+    async def _exchange(self, method: str, work: _Work, arguments: tuple[object, ...]) -> Any:
         if self._ended is not None:
             await anyio.lowlevel.checkpoint()
             raise NodeLost(self._ended)
@@ -262,15 +272,13 @@ class _InProcessLink:
         exchange = _Exchange()
         self._open.add(exchange)
         fault = self._cluster.fault(self.node, method)
-        self._group.start_soon(self._carry, exchange, fault, method, work, request)
+        self._group.start_soon(self._carry, exchange, fault, work, request)
         try:
             return await exchange.result()
         finally:
             self._open.discard(exchange)
 
-    async def _carry(
-        self, exchange: _Exchange, fault: CallFault, method: str, work: Callable[..., Any] | None, request: bytes
-    ) -> None:
+    async def _carry(self, exchange: _Exchange, fault: CallFault, work: _Work, request: bytes) -> None:
         """The way of a call to the host and of its answer back. The caller may have left by then."""
         with anyio.CancelScope() as scope:
             self._work.add(scope)
@@ -278,7 +286,7 @@ class _InProcessLink:
                 await self._pass(fault.delay)
                 if fault.lost == "before" or not self._machine.running:
                     await self._lose(fault)
-                answer, failed = await self._worked(fault, method, work, request)
+                answer, failed = await self._worked(fault, work, request)
                 if fault.lost == "after":
                     await self._lose(fault)
                 await self._pass(fault.late)
@@ -296,19 +304,12 @@ class _InProcessLink:
             self._machine.stop(unnoticed=fault.unnoticed)
         await anyio.sleep_forever()  # nothing more happens on this machine
 
-    async def _worked(
-        self, fault: CallFault, method: str, work: Callable[..., Any] | None, request: bytes
-    ) -> tuple[bytes, bool]:
+    async def _worked(self, fault: CallFault, work: _Work, request: bytes) -> tuple[bytes, bool]:
         """The pickled answer, or the pickled error."""
         try:
-            if work is None:
-                raise AttributeError(f"The host has no method {method!r}.")
-            value = work(*pickle.loads(request))  # noqa: S301 - pickled above, in this process
-            if inspect.isawaitable(value):
-                if fault.lost == "during":
-                    self._group.start_soon(self._lose, fault)
-                value = await value
-            return pickle.dumps(value), False
+            if fault.lost == "during":
+                self._group.start_soon(self._lose, fault)
+            return pickle.dumps(await work(*pickle.loads(request))), False  # noqa: S301 - pickled in this process
         except Exception as error:  # noqa: BLE001 - whatever the host raises travels to the caller
             return _pickled_error(error), True
 
@@ -323,7 +324,7 @@ class _InProcessLink:
             exchange.answer(fault.change(value) if fault.change else value)
 
     def kill(self) -> None:
-        self.end(f"the host on {self.node.host} was killed")
+        self.end(f"the host on {self.node} was killed")
 
     def stop_work(self) -> None:
         """End what the host does; its callers wait on."""
