@@ -34,7 +34,8 @@ class NodeRefused(Exception):
 class Link(Protocol):
     """A host object that lives on a node."""
 
-    node: Node
+    @property
+    def node(self) -> Node: ...
 
     async def call(self, method: str, /, *arguments: object) -> Any:
         """What the method returned. Raises what it raised, or `NodeLost`; after that the host must not be used."""
