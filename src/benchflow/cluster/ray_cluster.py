@@ -39,8 +39,11 @@ class RayLink:
     def __init__(self, node: Node, actor: Any) -> None:
         self.node: Final = node
         self._actor: Final = actor
+        self._killed = False
 
     async def call(self, method: str, /, *arguments: object) -> Any:
+        if self._killed:  # Ray would connect again, to any cluster of this machine, to find out
+            raise NodeLost(f"The host on {self.node} was killed.")
         try:
             return await self._actor.call.remote(method, arguments)
         except Exception as error:  # noqa: BLE001  # the boundary: what Ray raises becomes one of three things
@@ -64,6 +67,7 @@ class RayLink:
     def kill(self) -> None:
         import ray
 
+        self._killed = True
         if ray.is_initialized():
             ray.kill(self._actor, no_restart=True)
 
