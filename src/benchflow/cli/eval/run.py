@@ -190,7 +190,12 @@ def run_command(
                 note(printable(f"job {each}: {job.request.words()}"))
             store = create_job(jobs_dir, each, job.request, job.tasks)
             code, summary = _run(
-                store, job, partial(opened.runner, index), pace, as_json=as_json, alone=len(requests) == 1
+                store,
+                job,
+                partial(opened.runner, index),
+                pace,
+                as_json=as_json,
+                alone=len(requests) == 1,
             )
             codes.append(code)
             summaries.append(summary)
