@@ -104,7 +104,7 @@ class Fleet:
         """Start a host on every node. A `UsageError` if none has one."""
         members = await self._cluster.members()
         async with anyio.create_task_group() as group:
-            for node in members.values():
+            for node in sorted(members.values(), key=lambda node: node.id):
                 group.start_soon(self._start, node)
         if not self.hosts:
             reasons = [f"{members[id_]}: {reason}" for id_, reason in self.refused.items() if id_ in members]
