@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 START_SEC = 90.0
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+_ALWAYS = ("--node-ip-address=127.0.0.1", "--disable-usage-stats", "--block")
 TRIES = 2
 """On a loaded machine Ray gives up on its own processes after 30 s."""
 
@@ -95,9 +97,7 @@ class RayNodes:
         """Join a node and wait until it has."""
         return self.join([name], processors=processors, environ=environ)[0]
 
-    def join(
-        self, names: list[str], *, processors: int = 2, environ: Mapping[str, str] | None = None
-    ) -> list[RayNode]:
+    def join(self, names: list[str], *, processors: int = 2, environ: Mapping[str, str] | None = None) -> list[RayNode]:
         """Join several nodes at once."""
         command = [f"--address={self.address}", f"--num-cpus={processors}"]
         started = [(name, self._begin(name, command, environ or {})) for name in names]
@@ -117,8 +117,7 @@ class RayNodes:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         started = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", Path(sys.executable).with_name("ray"), "start", *command]
-            + ["--node-ip-address=127.0.0.1", "--disable-usage-stats", "--block"],
+            [*_DIES_WITH_US, Path(sys.executable).with_name("ray"), "start", *command, *_ALWAYS],
             env={**self.environ, **environ, "TMPDIR": str(folder), "RAY_ADDRESS": ""},
             stdout=self._log(name).open("wb"),
             stderr=subprocess.STDOUT,
