@@ -39,10 +39,15 @@ def default_name(now: datetime | None = None) -> str:
     return (now or datetime.now(UTC)).strftime("%Y-%m-%d__%H-%M-%S")
 
 
-def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sources, list[TaskRef]]:
-    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled."""
+def plan_job(
+    request: JobRequest, *, on_pull: OnPull | None = None, agents_here: bool = True
+) -> tuple[Sources, list[TaskRef]]:
+    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled.
+
+    With `agents_here` the agents must be able to start on this machine.
+    """
     sources = Sources(request, on_pull)
-    found = sources.tasks()
+    found = sources.tasks(agents_here=agents_here)
     if not found:
         raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
     tasks = chosen_tasks(found, request.choice)

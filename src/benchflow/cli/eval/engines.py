@@ -4,6 +4,7 @@ with another one."""
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,8 @@ class JobEngine(Protocol):
 
     breaker: BreakerRules
     """When the job as a whole pauses."""
+    option: str
+    """What chooses this engine again, at the end of a command."""
 
     def runner(self, job: int, places: JobPlaces, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
         """Who runs the items of a job in its folder, so many at once; `say` prints what happens to machines."""
@@ -96,12 +99,13 @@ def opened_engine(name: str, ray_address: str | None, jobs: Sequence[PlannedJob]
         _refuse_job_limits(job.request)
         refuse_secrets(job.request, job.tasks)  # nodes are given the request
     with _opened_fleet(ray_address, jobs) as fleet:
-        yield _OnRay(fleet, jobs)
+        yield _OnRay(fleet, jobs, ray_address)
 
 
 class _Local:
     concurrency = DEFAULT_CONCURRENCY
     breaker = DEFAULT_RULES
+    option = ""
 
     def __init__(self, jobs: Sequence[PlannedJob]) -> None:
         self._jobs: Final = jobs
@@ -115,9 +119,10 @@ class _OnRay:
     breaker = replace(DEFAULT_RULES, failures=sys.maxsize)
     """Each node has its own: a lost node with its rollouts is no reason to pause the others."""
 
-    def __init__(self, fleet: Fleet, jobs: Sequence[PlannedJob]) -> None:
+    def __init__(self, fleet: Fleet, jobs: Sequence[PlannedJob], address: str | None) -> None:
         self._fleet: Final = fleet
         self._jobs: Final = jobs
+        self.option = f" --engine {RAY}" + (f" --ray-address {shlex.quote(address)}" if address else "")
         self.concurrency = max(1, int(sum(facts.processors for facts in fleet.facts.values())))
 
     def runner(self, job: int, places: JobPlaces, concurrency: int, say: Callable[[str], None]) -> OpenRunner:

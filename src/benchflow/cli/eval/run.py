@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +10,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model, uses_model
-from benchflow.cli.eval.engines import PlannedJob, engine_options, opened_engine
+from benchflow.cli.eval.engines import LOCAL, JobEngine, PlannedJob, engine_options, opened_engine
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
@@ -30,8 +28,8 @@ from benchflow.evaluation.job import create_job, default_name, job_plan, plan_jo
 from benchflow.evaluation.reports.job_report import summary_lines, together_lines
 from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.store import JobStore, job_argument
-from benchflow.evaluation.work import OpenRunner, TaskRef
-from benchflow.record import Job, JobPlaces, JobRequest, Player, Shard, Summary, TaskChoice, labels
+from benchflow.evaluation.work import TaskRef
+from benchflow.record import Job, JobRequest, Player, Shard, Summary, TaskChoice, labels
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
@@ -175,8 +173,7 @@ def run_command(
     for request in requests:
         _refuse_unused(request)
     named = job_names(name or default_name(), players)
-    require_base_image(options["base_image"], options["sandbox"], options["pull"])
-    planned = [_planned(request) for request in requests]
+    planned = [_planned(request, engine) for request in requests]
     if sample is None and seed and not any(task.roles for task in planned[0].tasks):
         raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
     _look_ahead(_own(planned[0].tasks, requests[0]), requests[0].agent)
@@ -189,14 +186,7 @@ def run_command(
             if len(requests) > 1:
                 note(printable(f"job {each}: {job.request.words()}"))
             store = create_job(jobs_dir, each, job.request, job.tasks)
-            code, summary = _run(
-                store,
-                job,
-                partial(opened.runner, index),
-                pace,
-                as_json=as_json,
-                alone=len(requests) == 1,
-            )
+            code, summary = _run(store, job, opened, index, pace, as_json=as_json, alone=len(requests) == 1)
             codes.append(code)
             summaries.append(summary)
             if code == INTERRUPTED:
@@ -254,15 +244,18 @@ def resume_command(
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
-    require_base_image(request.base_image, request.sandbox, request.pull)
-    planned = _planned(request)
+    planned = _planned(request, engine)
     with opened_engine(engine, ray_address, [planned]) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
-        return _run(store, planned, partial(opened.runner, 0), pace, as_json=as_json, alone=True)[0]
+        return _run(store, planned, opened, 0, pace, as_json=as_json, alone=True)[0]
 
 
-def _planned(request: JobRequest) -> PlannedJob:
-    return PlannedJob(request, *plan_job(request, on_pull=PullLines(live=False).show))
+def _planned(request: JobRequest, engine: str) -> PlannedJob:
+    """The tasks of a job. What its agents and its base image need is looked for where they will run."""
+    here = engine == LOCAL
+    if here:
+        require_base_image(request.base_image, request.sandbox, request.pull)
+    return PlannedJob(request, *plan_job(request, on_pull=PullLines(live=False).show, agents_here=here))
 
 
 class _Pace(NamedTuple):
@@ -312,7 +305,8 @@ def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
 def _run(
     store: JobStore,
     job: PlannedJob,
-    runner: Callable[[JobPlaces, int, Callable[[str], None]], OpenRunner],
+    engine: JobEngine,
+    index: int,
     pace: _Pace,
     *,
     as_json: bool,
@@ -327,7 +321,7 @@ def _run(
         completed, summary = anyio.run(
             lambda: run_job(
                 store,
-                runner(store.places, pace.rollouts, watching.say),
+                engine.runner(index, store.places, pace.rollouts, watching.say),
                 items,
                 concurrency=pace.rollouts,
                 build_concurrency=pace.builds,
@@ -347,6 +341,6 @@ def _run(
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
-        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
+        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}{engine.option}")
         return INTERRUPTED, summary
     return (0 if summary.statistics.scored == len(planned.keys) else 1), summary
