@@ -88,7 +88,9 @@ class Trouble:
             await anyio.sleep(self.chance.expovariate(1 / self.pause))
             nodes = cluster.nodes
             node = self.chance.choice(nodes) if nodes else None
-            match self.chance.choice(["lose", "vanish", "notice", "cut", "mend", "grow", "refuse", "allow", "interrupt"]):
+            match self.chance.choice(
+                ["lose", "vanish", "notice", "cut", "mend", "grow", "refuse", "allow", "interrupt"]
+            ):
                 case "lose" if node:
                     cluster.lose(node)
                 case "vanish" if node:
