@@ -112,8 +112,7 @@ class RayNodes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _begin(self, name: str, command: list[str], environ: Mapping[str, str]) -> RayNode:
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         with self._log(name).open("wb") as log:
             started = subprocess.Popen(
                 [*_DIES_WITH_US, Path(sys.executable).with_name("ray"), "start", *command, *_ALWAYS],
