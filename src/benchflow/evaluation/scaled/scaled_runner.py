@@ -107,9 +107,10 @@ class ScaledRunner:
                 part: bytes = await host.call("fetch", order.id, offset, size)
                 return part
 
-            await take_back(folder, answer.folder, fetch)
-            if answer.folder.data is None:
-                await host.call("release", order.id)
+            try:
+                await take_back(folder, answer.folder, fetch)
+            finally:
+                host.finished.add(order.id)  # no call of its own: a node that is lost now has delivered
             return answer.result
         finally:
             del host.orders[order.id]
