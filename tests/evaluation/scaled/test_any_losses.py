@@ -19,10 +19,11 @@ from benchflow.errors import UsageError
 from benchflow.evaluation.engine import Engine, unjudged
 from benchflow.evaluation.job import create_job, plan_job, work_left
 from benchflow.evaluation.scaled import folder_travel
+from benchflow.evaluation.scaled.demand import demand_of
 from benchflow.evaluation.scaled.facts import Asked
 from benchflow.evaluation.scaled.fleet import Fleet
 from benchflow.evaluation.scaled.node_host import NodeHost
-from benchflow.evaluation.scaled.scaled_runner import ScaledRunner, demands_of
+from benchflow.evaluation.scaled.scaled_runner import ScaledRunner
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, read_lines
 from benchflow.testing import CallFault, InProcessCluster, VirtualTimeLoop
@@ -30,6 +31,7 @@ from benchflow.testing.cluster_double import START
 
 SEEDS = int(os.environ.get("LOSSES", "6"))
 TASKS, ATTEMPTS = 2, 4
+CONCURRENCY = 6
 FOREVER = 1e6
 """Seconds of virtual time within which everything ends."""
 PACKAGE = {
@@ -120,7 +122,7 @@ async def run_once(store, request, said, *, trouble=None) -> bool:
     """Run what is left of a job, with or without trouble; whether it was completed."""
     sources, tasks = plan_job(request)
     items = work_left(store, request, tasks)
-    asked = Asked.for_demands(demands_of(tasks, request, os.environ))
+    asked = Asked.for_demands(frozenset(demand_of(task, request, os.environ) for task in tasks))
     nodes = trouble.chance.randint(1, 4) if trouble else 2
     async with InProcessCluster(NodeHost, ((request,), asked, 60.0, anyio.current_time), nodes=nodes) as cluster:
         fleet = Fleet(cluster, said.append)
@@ -129,8 +131,9 @@ async def run_once(store, request, said, *, trouble=None) -> bool:
             cluster.weather = trouble.weather
         try:
             await fleet.open()
-            async with ScaledRunner(fleet, request, sources) as runner:
-                engine = Engine(store, runner, concurrency=6, unjudged=unjudged(store.results))
+            fleet.crowd(CONCURRENCY)
+            async with ScaledRunner(fleet, request, sources, store.places) as runner:
+                engine = Engine(store, runner, concurrency=CONCURRENCY, unjudged=unjudged(store.results))
                 with anyio.CancelScope() as interrupt:
                     async with anyio.create_task_group() as group:
                         if trouble is not None:
