@@ -116,13 +116,14 @@ class RayNodes:
     def _begin(self, name: str, command: list[str], environ: Mapping[str, str]) -> RayNode:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        started = subprocess.Popen(
-            [*_DIES_WITH_US, Path(sys.executable).with_name("ray"), "start", *command, *_ALWAYS],
-            env={**self.environ, **environ, "TMPDIR": str(folder), "RAY_ADDRESS": ""},
-            stdout=self._log(name).open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with self._log(name).open("wb") as log:
+            started = subprocess.Popen(
+                [*_DIES_WITH_US, Path(sys.executable).with_name("ray"), "start", *command, *_ALWAYS],
+                env={**self.environ, **environ, "TMPDIR": str(folder), "RAY_ADDRESS": ""},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         return RayNode(folder, started)
 
     def _await(self, name: str, node: RayNode, command: list[str], environ: Mapping[str, str]) -> RayNode:
