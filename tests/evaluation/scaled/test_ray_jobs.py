@@ -115,7 +115,7 @@ def comparable(document: Any) -> Any:
     """A summary without what differs between two runs of the same job: times, names of folders, the order of ends."""
     if isinstance(document, dict):
         kept = {key: value for key, value in document.items() if key not in OF_ONE_RUN}
-        if "results" in kept:
+        if isinstance(kept.get("results"), list):
             kept["results"] = sorted(kept["results"], key=lambda result: result["key"])
         return {key: comparable(value) for key, value in kept.items()}
     return [comparable(value) for value in document] if isinstance(document, list) else document
