@@ -26,6 +26,7 @@ from benchflow.evaluation.sources import Sources
 from benchflow.record import JobPlaces, JobRequest, Result, outcome_of, read_nodes
 from benchflow.record.reading.live_rollouts import LiveRollouts
 from benchflow.rewards import Unscored
+from benchflow.rollout import lifecycle
 from benchflow.testing import InProcessCluster, VirtualTimeLoop
 from made_jobs import made_result
 
@@ -41,7 +42,8 @@ class Host:
     async def facts(self, name: str, processors: float | None) -> NodeFacts:
         return NodeFacts(name, processors or 2, 4096, 50_000)
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self, finished: frozenset[str]) -> Pulse:
+        del finished
         return Pulse(Vitals(4000, 50_000), time.time() + self.ahead)
 
     async def close(self) -> None: ...
@@ -184,7 +186,8 @@ def test_who_watches_sees_nodes_their_clocks_and_why_others_wait_until_the_job_e
             await fleet.close()
             assert seen is not None
             [node] = seen.nodes
-            assert (node.state, node.clock_offset_sec, node.memory_free_mb) == ("ready", 5.0, 4000)
+            assert (node.state, node.memory_free_mb) == ("ready", 4000)
+            assert node.clock_offset_sec == pytest.approx(5.0, abs=0.9)
             assert (seen.state, seen.waiting) == ("running", 1)
             assert "has 4000 of 4096 MB of memory reserved, and this takes 1000" in (seen.message or "")
 
@@ -193,3 +196,13 @@ def test_who_watches_sees_nodes_their_clocks_and_why_others_wait_until_the_job_e
     assert ended is not None
     assert (ended.state, ended.waiting, ended.live) == ("ended", 0, ())
     assert json.loads(places.nodes.read_bytes())["schema"] == "benchcube.nodes.v1"
+
+
+def test_a_clock_that_is_set_back_does_not_end_a_rollout_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(["2026-11-18T03:00:00.000Z", "2026-11-18T02:00:00.000Z"])
+    monkeypatch.setattr(lifecycle, "timestamp", lambda: next(times))
+    made = made_result("acme/task")
+    draft = lifecycle.Draft(made.task, made.agent, made.sandbox, made.key, 1)
+    ended = draft.result(Unscored("infrastructure", "plan", "x", "It failed."))
+    assert ended.started_at == ended.finished_at == "2026-11-18T03:00:00.000Z"
+    assert ended.timing["total"] >= 0

@@ -127,7 +127,7 @@ def _document(job: Job, live: LiveRollouts) -> dict[str, Any]:
 
 
 def _node(node: JobNode) -> dict[str, Any]:
-    """A node; how many rollouts it runs is told by their number, what they do among all rollouts."""
+    """A node, with the number of its rollouts: what they do is shown among all rollouts."""
     from benchflow.record.codec import plain
 
     return {**plain(replace(node, rollouts=())), "running": len(node.rollouts)}

@@ -27,7 +27,7 @@ class OrderedTask:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One try at one item. Its id is used once, so that a late answer can be told from that of another try."""
+    """One try at one item. Its id is used once, so that a late answer is not taken for that of another try."""
 
     id: str
     job: int
