@@ -127,7 +127,8 @@ def null(bench: Bench, package: Path, few: int, many: int) -> list[Row]:
 
 def throughput(bench: Bench, package: Path, count: int, concurrency: int, rounds: int) -> list[Row]:
     """The same oracle rollouts by the local engine and on two nodes, in turns, on the same cores."""
-    options = (package, "--agent", "oracle", "--sandbox", "local", "--concurrency", str(concurrency))
+    on_host = ("--sandbox", "local", "--base-image", "host")  # no image has to be pulled
+    options = (package, "--agent", "oracle", *on_host, "--concurrency", str(concurrency))
     bench.run(*options, "--attempts", str(concurrency))  # what environments need is made once
     bench.on_ray(*options, "--attempts", str(concurrency))
     here, there = [], []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,12 +27,14 @@ from benchflow.evaluation.scaled.orders import Answer, Order, OrderedTask
 from benchflow.evaluation.scaled.parcels import Parcels
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder
+from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder, write_document
 from benchflow.rewards import Unscored, attribute
 from benchflow.task.package import TaskPackage
 
 _SENDS: Final = 2
 """How often a package is sent to a node that finds it damaged."""
+_FETCHES: Final = 16
+"""Large folders that are fetched at once: thousands may end together, and each has a piece in memory."""
 
 
 class ScaledRunner:
@@ -44,6 +47,7 @@ class ScaledRunner:
         self._local: Final = local
         self._job: Final = job
         self._parcels: Final = Parcels()
+        self._fetching: Final = anyio.CapacityLimiter(_FETCHES)
         self._demands: Final[dict[TaskRef, Demand]] = {}
         self._working = self._fleet.working(places)
 
@@ -113,11 +117,12 @@ class ScaledRunner:
                 return part
 
             try:
-                await take_back(folder, answer.folder, fetch)
+                async with nullcontext() if answer.folder.data is not None else self._fetching:
+                    await take_back(folder, answer.folder, fetch)
             finally:
                 if answer.folder.data is None:
                     host.finished.add(order.id)  # no call of its own: a node that is lost now has delivered
-            await record_here(result, folder)
+            write_document(RolloutFolder(folder).result, result.to_dict(), sync=False)  # its node is noted
             return result
         finally:
             del host.orders[order.id]
