@@ -50,7 +50,7 @@ class Host:
     """Sent, or being sent, by digest."""
     lost: str | None = None
     pulse: Pulse | None = None
-    heard_at: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=anyio.current_time)
     orders: dict[str, Order] = field(default_factory=dict)
     """What it carries out."""
     finished: set[str] = field(default_factory=set)
@@ -113,7 +113,7 @@ class Fleet:
         """Start a host on every node. A `UsageError` if none has one."""
         members = await self._cluster.members()
         async with anyio.create_task_group() as group:
-            for node in members.values():
+            for node in sorted(members.values(), key=lambda node: node.id):
                 group.start_soon(self._start, node)
         if not self.hosts:
             reasons = [f"{members[id_]}: {reason}" for id_, reason in self.refused.items() if id_ in members]
@@ -222,7 +222,7 @@ class Fleet:
 
     def look(self) -> JobNodes:
         """All nodes and what they do now."""
-        now = time.monotonic()
+        now = anyio.current_time()
         nodes = []
         for id_, watch in self.watches.items():
             if id_ in self.hosts:
@@ -257,7 +257,7 @@ class Fleet:
         except Exception as error:  # noqa: BLE001  # the boundary: a host that cannot tell how it is cannot be used
             self._lose(host, f"Node {host.node} was lost: {type(error).__name__}: {error}")
         else:
-            host.pulse, host.heard_at = pulse, time.monotonic()
+            host.pulse, host.heard_at = pulse, anyio.current_time()
             host.finished -= finished
             self.watches[host.node.id].skew.pulsed(sent, pulse.clock, time.time())
             candidate = self._candidates.get(host.node.id)
@@ -312,7 +312,7 @@ class Fleet:
 
     def returned(self, host: Host, item: Hashable, result: Result) -> None:
         """A rollout came back from a node with this result."""
-        self.watches[host.node.id].ended(time.monotonic(), item, result)
+        self.watches[host.node.id].ended(anyio.current_time(), item, result)
         if self._hopeless:
             for waiting in self._waiting.values():
                 waiting.placed.set()
@@ -328,13 +328,13 @@ class Fleet:
             raise InfrastructureFailure(message, code="nodes-failing")
 
     def _ended(self, host: Host, demand: Demand, item: Hashable) -> None:
-        self.watches[host.node.id].interrupted(time.monotonic(), item)
+        self.watches[host.node.id].interrupted(anyio.current_time(), item)
         self._count(host, demand, begins=False)
         self._serve()
 
     def _serve(self) -> None:
         """Give nodes to those in line."""
-        now = time.monotonic()
+        now = anyio.current_time()
         for id_ in self._candidates:
             self._rest(id_, now)
         while (placed := self._line.next(self._candidates)) is not None:
