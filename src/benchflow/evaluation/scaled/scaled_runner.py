@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -27,13 +28,15 @@ from benchflow.evaluation.scaled.parcels import Parcels
 from benchflow.evaluation.scaled.scoring_again import not_scored_again, send_kept
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder
+from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder, write_document
 from benchflow.rewards import Unscored, attribute
 from benchflow.rollout.drivers.replay import NotRescoredError
 from benchflow.task.package import TaskPackage
 
 _SENDS: Final = 2
 """How often a package is sent to a node that finds it damaged."""
+_FETCHES: Final = 16
+"""Large folders that are fetched at once: thousands may end together, and each has a piece in memory."""
 
 
 class ScaledRunner:
@@ -46,6 +49,7 @@ class ScaledRunner:
         self._local: Final = local
         self._job: Final = job
         self._parcels: Final = Parcels()
+        self._fetching: Final = anyio.CapacityLimiter(_FETCHES)
         self._demands: Final[dict[TaskRef, Demand]] = {}
         self._working = self._fleet.working(places)
 
@@ -111,7 +115,7 @@ class ScaledRunner:
                 return result
 
             await self._take_back(host, order, folder, answer.folder)
-            await record_here(result, folder)
+            write_document(RolloutFolder(folder).result, result.to_dict(), sync=False)  # its node is noted
             return result
         finally:
             del host.orders[order.id]
@@ -122,7 +126,8 @@ class ScaledRunner:
             return part
 
         try:
-            await take_back(folder, stream, fetch)
+            async with nullcontext() if stream.data is not None else self._fetching:
+                await take_back(folder, stream, fetch)
         finally:
             if stream.data is None:
                 host.finished.add(order.id)  # no call of its own: a node that is lost now has delivered
