@@ -23,9 +23,11 @@ from benchflow.cluster import NodeLost
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
+from benchflow.evaluation.scaled import machine_room
 from benchflow.evaluation.scaled.abilities import NodeFacts
+from benchflow.evaluation.scaled.facts import Asked, find_facts, places
 from benchflow.evaluation.scaled.folder_travel import packed, reader, take_back
-from benchflow.evaluation.scaled.orders import Answer, FolderStream, Order, Pulse
+from benchflow.evaluation.scaled.orders import Answer, FolderStream, HostSettings, Order, Pulse
 from benchflow.evaluation.scaled.parcels import Arrivals
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files.scratch import scratch_folder, sweep_after_death
@@ -34,6 +36,7 @@ from benchflow.record.reading.live_rollouts import WatchedRollout
 from benchflow.rewards import attribute
 from benchflow.rollout.drivers.replay import NotRescoredError
 from benchflow.sandbox.inside.tree_stream import Refused
+from benchflow.sandbox.machine_settings.allowance import VARIABLE
 from benchflow.task.taken import CHANGED
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 LEASE_SEC: Final = 60.0
 KEPT: Final = "kept"
 """The name of a stream that arrives."""
-_BUILDS: Final = 2
+DEFAULT_SETTINGS: Final = HostSettings()
 
 
 @dataclass(slots=True)
@@ -82,13 +85,17 @@ class NodeHost:
     def __init__(
         self,
         requests: Sequence[JobRequest],
-        asked: Any,
+        asked: Asked,
+        settings: HostSettings = DEFAULT_SETTINGS,
         lease_sec: float = LEASE_SEC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`requests` are the jobs of the command, which run one after the other; `asked` is what facts they need."""
         self._requests: Final = tuple(requests)
         self._asked: Final = asked
+        self._settings: Final = settings
+        if settings.machine_settings is not None:
+            os.environ[VARIABLE] = settings.machine_settings
         self._lease_sec: Final = lease_sec
         self._clock: Final = clock
         self._heard = clock()
@@ -105,15 +112,10 @@ class NodeHost:
 
     async def facts(self, name: str, processors: float | None) -> NodeFacts:
         """What this machine is."""
-        from benchflow.evaluation.scaled.facts import find_facts
-
         return await find_facts(name, self._asked, self._place, processors=processors)
 
     async def pulse(self, finished: Collection[str] = ()) -> Pulse:
         """The driver is there; what this node does now. The folders of `finished` orders have arrived."""
-        from benchflow.evaluation.scaled import machine_room
-        from benchflow.evaluation.scaled.facts import places
-
         self._hear()
         for order in finished:
             await self._release(order)
@@ -221,7 +223,7 @@ class NodeHost:
             await done.wait()
             return
         done = self._builds[task.environment] = anyio.Event()
-        self._building = self._building or anyio.CapacityLimiter(_BUILDS)
+        self._building = self._building or anyio.CapacityLimiter(self._settings.builds)
         try:
             async with self._building:
                 await runner.prepare(task)
