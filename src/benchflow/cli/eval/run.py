@@ -65,7 +65,7 @@ building_option = click.option(
     metavar="N",
     default=2,
     show_default=True,
-    help="Maximum number of concurrent builds.",
+    help="Maximum number of concurrent builds on a machine.",
 )
 
 
@@ -180,7 +180,7 @@ def run_command(
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
     codes, summaries = [], []
-    with opened_engine(engine, ray_address, planned) as opened:
+    with opened_engine(engine, ray_address, planned, builds=build_concurrency) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
         for index, (each, job) in enumerate(zip(named, planned, strict=True)):
             if len(requests) > 1:
@@ -253,7 +253,7 @@ def resume_command(
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
     planned = _planned(request, engine)
-    with opened_engine(engine, ray_address, [planned]) as opened:
+    with opened_engine(engine, ray_address, [planned], builds=build_concurrency) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
         return _run(store, planned, opened, 0, pace, as_json=as_json, alone=True)[0]
 

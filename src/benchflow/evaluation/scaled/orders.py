@@ -12,6 +12,16 @@ from benchflow.record.reading.live_rollouts import LiveRollout
 
 
 @dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What a host is told of the command that it works for."""
+
+    builds: int = 2
+    """At once."""
+    machine_settings: str | None = None
+    """Who may use the package settings of the node; None: as its own environment says."""
+
+
+@dataclass(frozen=True, slots=True)
 class OrderedTask:
     """A task as it travels: a package by the digest of its parcel, or the configuration of a cube's task."""
 
