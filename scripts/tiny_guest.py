@@ -42,7 +42,7 @@ case ${0##*/} in
   about) nproc; head -1 /proc/meminfo ;;
   write) echo "$QUERY_STRING" > /memory; echo "$QUERY_STRING" | dd of=/dev/vda bs=512 seek=49151 conv=sync,fsync ;;
   read) cat /memory; dd if=/dev/vda bs=512 skip=49151 count=1 iflag=direct | tr -d '\\0' ;;
-  reach) nc -w 5 10.0.2.2 "$QUERY_STRING" < /dev/null && echo reached ;;
+  reach) nc -w 2 10.0.2.2 "$QUERY_STRING" < /dev/null && echo reached ;;
   end) poweroff -f ;;
 esac 2>/dev/null
 """
@@ -104,9 +104,7 @@ def _unpack_packages(folder: Path) -> None:
 def _initrd(folder: Path) -> bytes:
     (drivers,) = folder.glob("lib/modules/*/kernel/drivers")
     files = {f"modules/{Path(each).name}.ko": (drivers / f"{each}.ko").read_bytes() for each in _MODULES}
-    busybox = shutil.which("busybox")
-    assert busybox is not None
-    files |= {"bin/busybox": Path(busybox).read_bytes(), "www/screenshot": _png()}
+    files |= {"bin/busybox": Path(shutil.which("busybox") or "").read_bytes(), "www/screenshot": _png()}
     files["init"] = _INIT.format(modules=" ".join(Path(each).name for each in _MODULES)).encode()
     files |= {f"www/cgi-bin/{name}": _CGI.encode() for name in ("about", "write", "read", "reach", "end")}
     folders = ["bin", "dev", "proc", "sys", "modules", "www", "www/cgi-bin"]

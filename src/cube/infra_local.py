@@ -156,7 +156,9 @@ class LocalInfraConfig(InfraConfig):
         self._check(resource)
         if isinstance(resource, VMResourceConfig):
             if self._disk(resource) is None:
-                self.register(resource, self._provide(resource))
+                before, info = self.provision_info(resource), self._provide(resource)
+                self.register(resource, info)
+                self._remove_unused(before)
             return
         containers = self._containers()
         self.register(resource, {"images": {name: containers.fetch(name) for name in _images(resource)}})
@@ -169,7 +171,7 @@ class LocalInfraConfig(InfraConfig):
                 f"Resource '{resource.name}' has no source_url. Give one, or register the disk image of the machine: "
                 'infra.register(resource, {"image": "/path/to/disk.qcow2"}).'
             )
-        return provide_image(resource.name, resource.source_url, resource.source_hash, self.image_dir)
+        return provide_image(resource.source_url, resource.source_hash, self.image_dir)
 
     def _disk(self, resource: VMResourceConfig) -> Path | None:
         """The disk image that was provisioned or registered; None if there is none, or if it is of another source."""
@@ -187,14 +189,20 @@ class LocalInfraConfig(InfraConfig):
         """Forget the record, and remove the disk image of a machine; images of containers are shared and stay."""
         from cube.provision_store import ProvisionStore, provision_key
 
-        store, key = ProvisionStore(), provision_key(resource, self)
-        info = store.get(key) or {}
-        store.delete(key)
-        if isinstance(resource, VMResourceConfig) and isinstance(info.get("source"), str):
-            from cube.qemu.image_files import remove_image
+        info = self.provision_info(resource)
+        ProvisionStore().delete(provision_key(resource, self))
+        if isinstance(resource, VMResourceConfig):
+            self._remove_unused(info)
 
-            if not any(other.get("image") == info["image"] for _, other in store.list()):
-                remove_image(info["image"], self.image_dir)
+    def _remove_unused(self, info: dict[str, Any] | None) -> None:
+        """Remove a disk image that was provisioned, unless it was registered or another record has it too."""
+        from cube.provision_store import ProvisionStore
+        from cube.qemu.image_files import remove_image
+
+        if info is None or info.get("source") is None:
+            return
+        if not any(other.get("image") == info.get("image") for _, other in ProvisionStore().list()):
+            remove_image(str(info.get("image")), self.image_dir)
 
     # -- launching ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The format of a disk image, read from its first bytes.
 
 Formats that may name other files are looked into: an image from elsewhere must not bring a file of this machine into a
-guest. QEMU is told the format that is found here and never guesses.
+guest. QEMU always gets the format that is found here and never guesses.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 from cube import leash
 from cube.qemu import image_source
@@ -33,13 +34,14 @@ _ZIP: Final = b"PK\x03\x04"
 _FORMAT: Final = "qcow2"
 
 
-def provide_image(name: str, source: str, source_hash: str | None, folder: Path) -> dict[str, str]:
+def provide_image(source: str, source_hash: str | None, folder: Path) -> dict[str, str]:
     """Bring an image, unless it is already there; what to record of it.
 
     `image` is the path of the file, `source` tells whether another one is meant meanwhile.
     """
     identity = image_source.source_identity(source, source_hash)
-    label = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "image"
+    name = urlsplit(source).path.rpartition("/")[2].partition(".")[0]
+    label = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:60] or "image"
     target = folder / f"{label}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.{_FORMAT}"
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(target):

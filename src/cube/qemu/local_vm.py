@@ -28,7 +28,7 @@ _SCREENSHOT: Final = "/screenshot"
 _TAIL: Final = 1500
 _SCREENSHOT_SEC: Final = 60.0
 _PAUSE_SEC: Final = 0.05
-_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e\n\x80-\uffff]")
+_CONTROL: Final = re.compile(r"\x1b(?:\[[0-9;?]*)?[A-Za-z]|[^\x20-\x7e\n\x80-\uffff]")
 """What a console prints for a terminal, not for a message."""
 
 

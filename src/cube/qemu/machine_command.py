@@ -36,7 +36,8 @@ def machine_command(settings: MachineSettings, overlay: Path, console: Path, mon
     screen = f"VGA,edid=on,xres={settings.screen_width},yres={settings.screen_height}"
     restricted = ",restrict=on" if settings.network == "none" else ""
     return [
-        *(SYSTEM, "-nodefaults", "-no-user-config", "-machine", f"pc,accel={settings.accelerator}"),
+        # graphics=off: the firmware prints on the console too, so that it can be read why a disk does not start.
+        *(SYSTEM, "-nodefaults", "-no-user-config", "-machine", f"pc,graphics=off,accel={settings.accelerator}"),
         *("-cpu", "host" if settings.accelerator == "kvm" else "max"),
         *("-smp", str(settings.cpu_cores), "-m", f"{settings.ram_gb}G", "-rtc", "base=utc"),
         *("-blockdev", json.dumps(disk), "-device", f"virtio-blk-pci,drive={DISK},bootindex=0"),
