@@ -259,20 +259,27 @@ def _run(what: str, action: Callable[[], object]) -> None:
     metavar="N",
     help="How many tasks are played.  [default: 20, of which 3 may have a container]",
 )
+@click.option(
+    "--infra", type=click.Choice(["local"]), help="Launch the resources of the benchmark here: make(infra=…)."
+)
 @as_json
-def test(name: str, max_steps: int, tasks: tuple[str, ...], live: int | None, json_output: bool) -> None:
+def test(
+    name: str, max_steps: int, tasks: tuple[str, ...], live: int | None, infra: str | None, json_output: bool
+) -> None:
     """Check that a benchmark follows the contract.
 
     Metadata and configs of all tasks are checked. Some tasks are made and played, and the debug agents of the benchmark
     must reach reward 1. NAME is an installed benchmark, or the import path of a debug module.
     """
+    from cube import LocalInfraConfig
     from cube.conformance import check_benchmark
 
     with own_output_to_stderr():
         module = _debug_module(name)
         if tasks:
             _require_tasks(name, module, tasks)
-        findings = check_benchmark(module, max_steps=max_steps, tasks=tasks, live=live)
+        place = LocalInfraConfig() if infra is not None else None
+        findings = check_benchmark(module, max_steps=max_steps, tasks=tasks, live=live, infra=place)
     if json_output:
         _print_json({"benchmark": name, **_report(findings)})
     else:

@@ -175,13 +175,13 @@ class LocalInfraConfig(InfraConfig):
 
     def _disk(self, resource: VMResourceConfig) -> Path | None:
         """The disk image that was provisioned or registered; None if there is none, or if it is of another source."""
-        from cube.qemu.image_source import source_identity
+        from cube.qemu.image_source import is_of
 
         info = self.provision_info(resource) or {}
         image, source = info.get("image"), info.get("source")
         if not isinstance(image, str) or not Path(image).is_file():
             return None
-        if source is not None and source != source_identity(resource.source_url or "", resource.source_hash):
+        if source is not None and not is_of(str(source), resource.source_url, resource.source_hash):
             return None
         return Path(image)
 

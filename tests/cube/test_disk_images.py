@@ -244,7 +244,10 @@ def test_another_source_is_provisioned_again_and_unprovisioning_removes_the_imag
     infra.unprovision(resource)
     assert infra.provision_status(resource) == "needs_provisioning"
     assert not list(infra.image_dir.glob("*.qcow2"))
-    assert (tmp_path / "disk").exists()
+    infra.provision(resource)
+    (tmp_path / "disk").unlink()  # what was provisioned stays
+    assert infra.provision_status(resource) == "ready"
+    assert infra.provision_status(resource.model_copy(update={"source_url": None})) == "needs_provisioning"
 
 
 def test_a_registered_image_is_used_and_never_removed(infra, tmp_path):
@@ -259,6 +262,7 @@ def test_a_registered_image_is_used_and_never_removed(infra, tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        ("/proc", "The image /proc is not a file"),
         ("/nowhere/disk", "The image /nowhere/disk cannot be read: No such file"),
         ("ftp://example.org/disk", "can be a path, or an address with http, https or file"),
         ("http://127.0.0.1:1/disk", "cannot be downloaded: .*Connection refused"),

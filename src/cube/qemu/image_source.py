@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import re
+import stat
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -64,7 +65,19 @@ def source_identity(source: str, source_hash: str | None) -> str:
         about = path.stat()
     except OSError as error:
         raise VMError(f"The image {path} cannot be read: {error.strerror}.") from error
+    if not stat.S_ISREG(about.st_mode):
+        raise VMError(f"The image {path} is not a file.")
     return f"{path.absolute()} {about.st_size} {about.st_mtime_ns} {source_hash or ''}".strip()
+
+
+def is_of(identity: str, source: str | None, source_hash: str | None) -> bool:
+    """Whether an identity is that of a source; a local file may have been removed after it was provisioned."""
+    if source is None:
+        return False
+    path = local_path(source)
+    if path is not None and not path.exists():
+        return identity.startswith(f"{path.absolute()} ")
+    return identity == source_identity(source, source_hash)
 
 
 def fetch(source: str, source_hash: str | None, unfinished: Path) -> Path:
