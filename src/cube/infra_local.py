@@ -223,16 +223,16 @@ class LocalInfraConfig(InfraConfig):
             )
         )
         try:
-            if isinstance(resource, VMResourceConfig):
-                _LIVE[run_id] = self._start_machine(resource, about)
-            else:
-                handle = LocalHandle(**about)
-                self._start(resource, handle)
-                _LIVE[run_id] = handle
+            handle = (
+                self._started_machine(resource, about)
+                if isinstance(resource, VMResourceConfig)
+                else self._started(resource, LocalHandle(**about))
+            )
         except BaseException:
             active_runs.forget(run_id)
             raise
-        return _LIVE[run_id]
+        _LIVE[run_id] = handle
+        return handle
 
     def _run_folder(self, run_id: str) -> Path:
         """For the disk of a machine until it runs; beside the images, since it may grow as large."""
@@ -278,7 +278,7 @@ class LocalInfraConfig(InfraConfig):
     def _scripted(resource: ResourceConfig) -> bool:
         return isinstance(resource, DockerServiceConfig) and not isinstance(resource, TaskContainerConfig)
 
-    def _start(self, resource: ResourceConfig, handle: LocalHandle) -> None:
+    def _started(self, resource: ResourceConfig, handle: LocalHandle) -> ResourceHandle:
         if isinstance(resource, DockerImageConfig | TaskContainerConfig):
             fields = {"image", "ram_gb", "cpu_cores", "disk_gb", "gpu", "ports"}
             container = self._containers().launch(ContainerConfig(**resource.model_dump(include=fields)))
@@ -287,6 +287,7 @@ class LocalInfraConfig(InfraConfig):
         elif isinstance(resource, DockerServiceConfig):
             self._start_services(resource, handle)
         handle.endpoint = next(iter(handle.endpoints.values()), None)
+        return handle
 
     def _start_services(self, resource: DockerServiceConfig, handle: LocalHandle) -> None:
         if not resource.launch_script.strip():
@@ -310,7 +311,7 @@ class LocalInfraConfig(InfraConfig):
             )
         handle.endpoints = {name: f"http://localhost:{port}" for name, port in resource.services.items()}
 
-    def _start_machine(self, resource: VMResourceConfig, about: dict[str, Any]) -> VM:
+    def _started_machine(self, resource: VMResourceConfig, about: dict[str, Any]) -> VM:
         from cube.qemu.local_vm import LocalVM
         from cube.qemu.machine_command import MachineSettings
 

@@ -130,21 +130,22 @@ def test_formats_of_other_programs_are_converted(infra, tmp_path, kind):
     assert infra.provision_status(resource) == "ready"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"<html>404</html>", "neither a known format nor a raw disk with a boot sector"),
-        (b"", "neither a known format"),
-        (tarred(DISK), "is a tar archive, not a disk image"),
-        (b"\x28\xb5\x2f\xfd" + bytes(600), "compressed with Zstandard"),
-        (zipped(one=DISK, two=DISK), "has 2 files, and one disk image was expected"),
-        (gzip.compress(DISK)[:-20], "cannot be unpacked"),
-        (zipped(disk=DISK)[:300], "cannot be unpacked"),
-        (b"QFI\xfb" + bytes(8), "is a cut-off disk image"),
-        (b"QFI\xfb\0\0\0\3" + bytes(92), "cannot be made by qemu-img"),
-    ],
-)
-def test_what_is_not_a_disk_image_is_refused_and_leaves_nothing(infra, tmp_path, content, message):
+USELESS = {
+    "a page": (b"<html>404</html>", "neither a known format nor a raw disk with a boot sector"),
+    "nothing": (b"", "neither a known format"),
+    "tar": (tarred(DISK), "is a tar archive, not a disk image"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), "compressed with Zstandard"),
+    "two files": (zipped(one=DISK, two=DISK), "has 2 files, and one disk image was expected"),
+    "half a gz": (gzip.compress(DISK)[:-20], "cannot be unpacked"),
+    "half a zip": (zipped(disk=DISK)[:300], "cannot be unpacked"),
+    "half a qcow2": (b"QFI\xfb" + bytes(8), "is a cut-off disk image"),
+    "a damaged qcow2": (b"QFI\xfb\0\0\0\3" + bytes(92), "cannot be made by qemu-img"),
+}
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_what_is_not_a_disk_image_is_refused_and_leaves_nothing(infra, tmp_path, name):
+    content, message = USELESS[name]
     (tmp_path / "disk").write_bytes(content)
     resource = VMResourceConfig(name="vm", source_url=str(tmp_path / "disk"))
     with pytest.raises(VMError, match=message) as caught:
