@@ -387,6 +387,13 @@ def test_the_messages_of_a_long_game_are_shown_by_pages_with_the_rewards_between
     assert "data-earlier" in text
 
 
+def test_a_game_opens_with_its_arena_and_its_other_parts_one_click_away(jobs: Path, client: Client) -> None:
+    arena_job(jobs, "games")
+    viewer, place = client(jobs), "/job/games/rollout/haggle__1__1"
+    assert viewer.get(place).text == viewer.get(f"{place}?tab=arena").text
+    assert f'{place}?tab=conversation"' in viewer.get(place).text
+
+
 def test_a_page_of_a_rollout_that_is_no_game_has_no_arena(jobs: Path, client: Client) -> None:
     rich_job(jobs, "first")
     text = client(jobs).get("/job/first/rollout/parser__2__b?tab=arena").text
