@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         ALWAYS_WIN,
         Pair,
         Settings,
+        Shard,
         TaskId,
+        WholePlan,
         WorkKey,
         always_wins,
         identify,
@@ -36,7 +38,17 @@ if TYPE_CHECKING:
         pair,
         work_key,
     )
-    from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, TaskChoice, list_jobs
+    from benchflow.record.job import (
+        Counted,
+        DamagedLine,
+        Job,
+        JobRecord,
+        JobRequest,
+        JobResults,
+        MergedJob,
+        TaskChoice,
+        list_jobs,
+    )
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
     from benchflow.record.model_calls import (
@@ -122,6 +134,7 @@ __all__ = [
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "MergedJob",
     "MessageFile",
     "MessagePart",
     "MessageParts",
@@ -152,6 +165,7 @@ __all__ = [
     "SandboxPart",
     "Score",
     "Settings",
+    "Shard",
     "Statistics",
     "StepFolder",
     "StepProof",
@@ -164,6 +178,7 @@ __all__ = [
     "ToolAudit",
     "Trajectory",
     "VerifierPart",
+    "WholePlan",
     "WiderCheck",
     "WiderCounts",
     "WithheldChange",
@@ -198,9 +213,11 @@ __getattr__ = lazy_names(
         "benchflow.record.summaries.arena_summary": "ArenaStatistics CrossPlay Pairing Rating RatingGroup RoleMean",
         "benchflow.record.summaries.estimates": "Bounds Estimate",
         "benchflow.record.identity": (
-            "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
+            "ALWAYS_WIN Pair Settings Shard TaskId WholePlan WorkKey always_wins identify labels pair work_key"
         ),
-        "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults TaskChoice list_jobs",
+        "benchflow.record.job": (
+            "Counted DamagedLine Job JobRecord JobRequest JobResults MergedJob TaskChoice list_jobs"
+        ),
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
         "benchflow.record.model_calls": (

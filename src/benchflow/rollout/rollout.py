@@ -175,8 +175,7 @@ class Rollout:
             yield None
             return
         if config.gateway is not None:
-            if (reached := config.gateway.meter.reached()) is not None:
-                raise Attributed(Unscored("cancelled", "plan", "job-limit", f"{reached} It was not begun."))
+            config.gateway.require_room()
             yield config.gateway
             return
         from benchflow.models.gateway import Gateway

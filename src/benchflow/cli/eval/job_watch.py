@@ -86,7 +86,9 @@ def state_lines(job: Job, results: LiveResults, live: Sequence[LiveRollout]) -> 
     """One line for the job, and one for each running rollout."""
     done, unscored = _counts(job, results)
     failed = f", {unscored} unscored" if unscored else ""
-    return [f"{done} of {job.record.planned} done{failed}, {len(live)} running", *live_lines(live, columns())]
+    shard = job.record.request.shard
+    part = "" if shard is None else f" of shard {shard}"
+    return [f"{done} of {job.record.planned}{part} done{failed}, {len(live)} running", *live_lines(live, columns())]
 
 
 def _counts(job: Job, results: LiveResults) -> tuple[int, int]:
@@ -104,6 +106,7 @@ def _document(job: Job, live: Sequence[LiveRollout]) -> dict[str, Any]:
     done, unscored = _counts(job, results)
     return {
         "job": job.folder.name,
+        "shard": None if job.record.request.shard is None else str(job.record.request.shard),
         "running": job.running,
         "planned": job.record.planned,
         "done": done,

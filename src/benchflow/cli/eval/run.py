@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 import click
@@ -21,15 +21,33 @@ from benchflow.cli.rollouts.participant_option import named_players, participant
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.compare import compare_all
-from benchflow.evaluation.job import create_job, default_name, plan_job, planned_keys, run_job, work_left
+from benchflow.evaluation.engine import remaining
+from benchflow.evaluation.job import create_job, default_name, job_plan, plan_job, require_same_shards, run_job
 from benchflow.evaluation.reports.job_report import summary_lines, together_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.work import TaskRef
-from benchflow.record import Job, JobRequest, Player, Summary, TaskChoice, labels
+from benchflow.record import Job, JobRequest, Player, Shard, Summary, TaskChoice, labels
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
+
+
+class _ShardType(click.ParamType[Shard]):
+    """`I/N`."""
+
+    name = "shard"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        if isinstance(value, Shard):
+            return value
+        try:
+            return Shard.parse(str(value))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+SHARD: Final = _ShardType()
 
 concurrency_option = click.option(
     "--concurrency",
@@ -75,6 +93,7 @@ building_option = click.option(
     show_default=True,
     help="Rollouts per task, or games per line-up.",
 )
+@click.option("--shard", type=SHARD, metavar="I/N", help="Run part I of N of the plan; `bench eval merge` joins them.")
 @concurrency_option
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
@@ -154,7 +173,7 @@ def run_command(
     planned = [plan_job(request, on_pull=PullLines(live=False).show) for request in requests]
     if sample is None and seed and not any(task.roles for task in planned[0][1]):
         raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
-    _look_ahead(planned[0][1], requests[0].agent)
+    _look_ahead(_own(planned[0][1], requests[0]), requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
     pace = _Pace(concurrency, build_concurrency)
@@ -254,6 +273,14 @@ def _refuse_unused(request: JobRequest) -> None:
                 )
 
 
+def _own(tasks: list[TaskRef], request: JobRequest) -> list[TaskRef]:
+    """The tasks that a job works on: of a shard its own, and one without any is refused."""
+    if request.shard is None:
+        return tasks
+    own = {item.task for item in job_plan(tasks, request).items}
+    return [task for task in tasks if task in own]
+
+
 def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
     """Say what is known already of packages that will not come to much."""
     valid = [task for task in tasks if isinstance(task.payload, TaskPackage) and task.payload.valid]
@@ -273,8 +300,11 @@ def _run(
     alone: bool,
 ) -> tuple[int, Summary]:
     """The exit code of a job and its summary; of several jobs no JSON is printed for each."""
-    planned = planned_keys(tasks, request)
-    items = work_left(store, request, tasks)
+    planned = job_plan(tasks, request)
+    require_same_shards(store, planned)
+    items = list(remaining(iter(planned.items), store.results))
+    if store.caution is not None:
+        note(printable(store.caution))
     watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
     try:
         completed, summary = anyio.run(
@@ -301,4 +331,4 @@ def _run(
     if not completed:
         note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
         return INTERRUPTED, summary
-    return (0 if summary.statistics.scored == len(planned) else 1), summary
+    return (0 if summary.statistics.scored == len(planned.keys) else 1), summary
