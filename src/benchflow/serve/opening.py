@@ -1,9 +1,13 @@
-"""`Opener`: makes the episodes of served tasks. It has the sandbox backends and live benchmarks that they share."""
+"""`EpisodeMaker`: makes the episodes of tasks. It has the sandbox backends and live benchmarks that they share.
+
+`Opener` also lists what is served: the PATHs and cubes of a server on this machine.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -33,45 +37,63 @@ _CLIENTS_SCOPES: Final = ("environment", "agent")
 """Scopes of secrets that a client may give: what verifiers and judges use is this machine's."""
 
 
-class Opener:
-    """Lists what is served and opens it; `async with` ends backends and benchmarks."""
+@dataclass(frozen=True, slots=True)
+class EpisodeSettings:
+    """How episodes are played, on whichever machine: the options of a server."""
+
+    sandbox: str = AUTO
+    base_image: str | None = None
+    pull: str = "missing"
+    isolation: str | None = None
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+
+    def request(self, sources: Sequence[str]) -> JobRequest:
+        """The same for those who run jobs."""
+        return JobRequest(
+            tuple(sources),
+            "served",
+            sandbox=self.sandbox,
+            base_image=self.base_image,
+            pull=self.pull,
+            isolation=self.isolation,
+        )
+
+
+class EpisodeMaker:
+    """Opens episodes; `async with` ends backends and benchmarks."""
 
     def __init__(
         self,
-        sources: Sequence[str],
+        settings: EpisodeSettings,
+        cubes: Sequence[str] = (),
         *,
-        sandbox: str = AUTO,
-        base_image: str | None = None,
-        pull: str = "missing",
-        isolation: str | None = None,
-        limits: EpisodeLimits | None = None,
         records: Path | None = None,
+        places: Iterable[Path] = (),
     ) -> None:
-        """`records` is a folder for the calls of models that judges and simulated users make.
+        """`records` is a folder for the calls of models that judges and users make; `places` are not named to clients.
 
-        Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed.
+        Raises `UsageError` for an unknown sandbox and for a cube that is not installed.
         """
-        if sandbox != AUTO:
-            SANDBOXES.load(sandbox)
-        request = JobRequest(
-            tuple(sources), "served", sandbox=sandbox, base_image=base_image, pull=pull, isolation=isolation
-        )
-        names = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
-        self._base_image: Final = base_image
+        if settings.sandbox != AUTO:
+            SANDBOXES.load(settings.sandbox)
+        request = settings.request([f"{CUBE_PREFIX}{name}" for name in cubes])
+        self._settings: Final = settings
         self._records: Final = records
-        self._limits: Final = limits or EpisodeLimits()
         self._planned: Final[dict[Path, PlannedTask]] = {}
         """By folder, last used last; one whose package has changed since is not used."""
         self._packages: Final = PackageRunner([], request)
-        self._cubes: Final = CubeRunner(list(dict.fromkeys(names)), request, JobModels(request, os.environ))
-        listed: dict[str, list[TaskRef]] = {}
-        for ref in self._cubes.listed():
-            listed.setdefault(ref.payload[0], []).append(ref)
-        self.tasks: Final[ServedTasks] = list_tasks(sources, listed)
-        self._discretion: Final = Discretion(Path(source) for source in sources if not source.startswith(CUBE_PREFIX))
+        self._cubes: Final = CubeRunner(list(dict.fromkeys(cubes)), request, JobModels(request, os.environ))
+        self._discretion: Final = Discretion(places)
+        self.cube_tasks: Final[Mapping[str, Sequence[TaskRef]]] = cubes_listed(self._cubes)
+        """The tasks of the cubes, by the name of the cube."""
 
-    def open(self, task: ServedTask, secrets: Mapping[str, str] | None = None) -> Episode:
-        """A new episode of a task, not begun; a package gets those `secrets` of a client that it declares."""
+    def open(
+        self, task: ServedTask, secrets: Mapping[str, str] | None = None, *, records: Path | None = None
+    ) -> Episode:
+        """A new episode of a task, not begun; a package gets those `secrets` of a client that it declares.
+
+        `records` takes the place of the folder that all episodes share.
+        """
         payload = task.payload
         if isinstance(payload, TaskRef):
             name, listed = payload.payload
@@ -81,21 +103,22 @@ class Opener:
                 benchmark = await self._cubes.benchmark(name)
                 return lambda: benchmark.spawn(config)
 
-            return CubeEpisode(task.id, spawn, self._limits.max_calls, self._discretion)
-        start = partial(self._start, payload, task, secrets or {})
-        return PackageEpisode(start, self._limits, self._discretion)
+            return CubeEpisode(task.id, spawn, self._settings.limits.max_calls, self._discretion)
+        start = partial(self._start, payload, task, secrets or {}, records or self._records)
+        return PackageEpisode(start, self._settings.limits, self._discretion)
 
     async def _start(
-        self, folder: Path, task: ServedTask, secrets: Mapping[str, str]
+        self, folder: Path, task: ServedTask, secrets: Mapping[str, str], records: Path | None
     ) -> tuple[TaskPackage, ActionDriver]:
         package = await taken_package(PACKAGES.get(folder, task.full_digest))
         planned = None if secrets else self._planned.pop(folder, None)
         if planned is None or planned.setting.package is not package:
-            planned = await self._plan(package, {**os.environ, **_declared(package, secrets)} if secrets else None)
+            machine = {**os.environ, **declared_secrets(package, secrets)} if secrets else None
+            planned = await self._plan(package, machine)
         if not secrets:
             self._remember(folder, planned)
         try:
-            return package, await ActionDriver.begin(planned, seed=task.seed, records=self._records)
+            return package, await ActionDriver.begin(planned, seed=task.seed, records=records)
         except BaseException:
             self._planned.pop(folder, None)  # its image may be gone, for instance: the next episode looks again
             raise
@@ -103,7 +126,7 @@ class Opener:
     async def _plan(self, package: TaskPackage, machine: Mapping[str, str] | None) -> PlannedTask:
         backend = await self._packages.backend(package)
         chosen = await self._packages.isolation(package)
-        return await plan_task(package, backend, base_image=self._base_image, chosen=chosen, machine=machine)
+        return await plan_task(package, backend, base_image=self._settings.base_image, chosen=chosen, machine=machine)
 
     def _remember(self, folder: Path, planned: PlannedTask) -> None:
         """Keep the plan of a task for its next episodes, unless it names services, which belong to one episode."""
@@ -123,6 +146,32 @@ class Opener:
         await self._cubes.close()
 
 
-def _declared(package: TaskPackage, secrets: Mapping[str, str]) -> dict[str, str]:
+class Opener(EpisodeMaker):
+    """What a server offers from PATHs and cubes, played on this machine."""
+
+    def __init__(
+        self, sources: Sequence[str], settings: EpisodeSettings | None = None, *, records: Path | None = None
+    ) -> None:
+        """Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed."""
+        places = [Path(source) for source in sources if not source.startswith(CUBE_PREFIX)]
+        super().__init__(settings or EpisodeSettings(), cube_names(sources), records=records, places=places)
+        self.tasks: Final[ServedTasks] = list_tasks(sources, self.cube_tasks)
+
+
+def cube_names(sources: Sequence[str]) -> list[str]:
+    """The cubes among PATHs and `cube:NAME`, each once."""
+    return list(dict.fromkeys(each.removeprefix(CUBE_PREFIX) for each in sources if each.startswith(CUBE_PREFIX)))
+
+
+def cubes_listed(runner: CubeRunner) -> dict[str, list[TaskRef]]:
+    """All tasks of the cubes of a runner, by the name of the cube."""
+    listed: dict[str, list[TaskRef]] = {}
+    for ref in runner.listed():
+        listed.setdefault(ref.payload[0], []).append(ref)
+    return listed
+
+
+def declared_secrets(package: TaskPackage, secrets: Mapping[str, str]) -> dict[str, str]:
+    """Those secrets of a client that the package declares for its environment or its agent."""
     wanted = [secret.env or secret.name for secret in package.view.namespace.secrets if secret.scope in _CLIENTS_SCOPES]
     return {name: secrets[name] for name in wanted if name in secrets}

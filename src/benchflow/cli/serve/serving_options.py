@@ -91,18 +91,12 @@ class ServingOptions:
     def opener(self) -> Opener:
         """What is served; refuses wrong usage before anything listens."""
         require_extra()
-        from benchflow.serve.opening import Opener
+        from benchflow.serve.opening import EpisodeSettings, Opener
         from benchflow.serve.package_episode import EpisodeLimits
 
-        return Opener(
-            self.sources,
-            sandbox=self.sandbox,
-            base_image=self.base_image,
-            pull=self.pull,
-            isolation=self.isolation,
-            limits=EpisodeLimits(self.agent_timeout, self.max_calls),
-            records=self.records,
-        )
+        limits = EpisodeLimits(self.agent_timeout, self.max_calls)
+        settings = EpisodeSettings(self.sandbox, self.base_image, self.pull, self.isolation, limits)
+        return Opener(self.sources, settings, records=self.records)
 
     def sessions(self, opener: Opener) -> Sessions:
         """A table of sessions that writes its log to standard error."""

@@ -1,0 +1,242 @@
+"""`EpisodeHost`: plays the episodes of one node, and knows nothing of what carries the calls.
+
+A driver orders episodes under ids of its own, calls them, and ends them. Each `pulse` lists the episodes that it still
+wants. What it does not list is ended, and without a pulse for the length of the lease everything is: a node that is
+cut off from its driver plays for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.cluster.parcels import Parcel, open_parcel
+from benchflow.errors import EnvironmentFailure
+from benchflow.files.scratch import scratch_folder
+from benchflow.files.user_store import default_store
+from benchflow.gym.shared import PACKAGES
+from benchflow.rewards import Attributed, Unscored, Verdict, attribute
+from benchflow.serve.episode import Call, CallRefused, CallResult, Episode, ToolSpec, score_calls
+from benchflow.serve.opening import EpisodeMaker
+from benchflow.serve.remote.episode_orders import Answer, Ended, EpisodeOrder, HostFacts, HostSettings
+from benchflow.serve.served_tasks import ServedTask
+from cube.registry import installed
+
+_MISSED: Final = 2
+"""Pulses that do not list an episode before it is ended: the first may have left before the order."""
+_NODE: Final = "node"
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """An episode that is played here."""
+
+    episode: Episode
+    records: Path | None
+    """Where calls of models are recorded; removed with it."""
+    scopes: set[anyio.CancelScope] = field(default_factory=set)
+    """Around every call that runs; cancelled when it ends."""
+    idle: anyio.Event = field(default_factory=anyio.Event)
+    missed: int = 0
+    """Pulses in a row that did not list it."""
+    sent: tuple[ToolSpec, ...] | None = None
+    """The tools that the driver knows."""
+
+    @contextmanager
+    def running(self) -> Iterator[anyio.CancelScope]:
+        """Around a call: it ends when the episode does."""
+        with anyio.CancelScope() as scope:
+            self.scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self.scopes.discard(scope)
+                if not self.scopes:
+                    self.idle.set()
+
+    async def stop(self) -> None:
+        """End the calls that run, then the episode."""
+        with anyio.CancelScope(shield=True):
+            for scope in self.scopes:
+                scope.cancel()
+            if self.scopes:
+                self.idle = anyio.Event()
+                await self.idle.wait()
+            await self.episode.close()
+
+
+class EpisodeHost:
+    """All episodes of one driver on this node. `close` ends them, and what they share."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        """A cube of the driver that is not installed here is not played here."""
+        self._settings: Final = settings
+        self._cubes: Final = tuple(name for name in settings.cubes if name in installed())
+        self._maker: Final = EpisodeMaker(settings.episodes, self._cubes, places=[default_store()])
+        self._held: Final[dict[str, Held]] = {}
+        self._packages: Final[dict[str, ServedTask]] = {}
+        """What was taken, by content."""
+        self._heard = time.monotonic()
+        self._watch: asyncio.Task[None] | None = None
+        self._ending: Final[set[asyncio.Task[None]]] = set()
+
+    async def facts(self) -> HostFacts:
+        self._hear()
+        return HostFacts(self._settings.most, frozenset(self._cubes))
+
+    async def pulse(self, wanted: frozenset[str]) -> int:
+        """The driver lives and wants these episodes; how many there are."""
+        self._hear()
+        for name, held in list(self._held.items()):
+            held.missed = 0 if name in wanted else held.missed + 1
+            if held.missed >= _MISSED:
+                self._abandon(name)
+        return len(self._held)
+
+    async def take(self, parcel: Parcel) -> None:
+        """Keep a package, checked by its digest; `PackageError` if it is not what it says."""
+        folder = await anyio.to_thread.run_sync(open_parcel, parcel)
+        package = await anyio.to_thread.run_sync(PACKAGES.load, folder)
+        task = ServedTask(_NODE, _NODE, 0, package.name, package.content_digest, folder, package.digest)
+        self._packages[parcel.content_digest] = task
+
+    async def begin(self, order: EpisodeOrder) -> Answer:
+        """Start an episode; the result is its prompt."""
+        if len(self._held) >= self._settings.most:
+            reason = f"The node plays {self._settings.most} episodes, as many as it may."
+            verdict = Unscored("infrastructure", "environment", "node-full", reason)
+            return Answer(verdict=verdict, told=verdict)
+        records = scratch_folder("records-") if self._settings.keeps_records else None
+        try:
+            held = Held(self._maker.open(self._ordered(order), records=records), records)
+        except EnvironmentFailure as error:
+            verdict = attribute(error, "environment", "environment")
+            return Answer(verdict=verdict, told=verdict)
+        self._held[order.id] = held
+
+        async def begin() -> CallResult:
+            return CallResult(await held.episode.begin())
+
+        return await self._answered(held, begin)
+
+    async def call(self, name: str, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        """A call of an episode."""
+        held = self._held.get(name)
+        return _gone() if held is None else await self._answered(held, lambda: held.episode.call(tool, arguments))
+
+    async def finish(self, name: str) -> Answer:
+        """End an episode with the verdict on what is there."""
+        held = self._held.get(name)
+        if held is None:
+            return _gone()
+
+        async def finish() -> CallResult:
+            await held.episode.finish()
+            return CallResult(())
+
+        return await self._answered(held, finish)
+
+    async def score(self, name: str, candidates: Sequence[Sequence[Call]]) -> list[Verdict] | None:
+        """The verdicts on what each list of calls makes of the state; None if the episode cannot be scored so."""
+        held, verdicts = self._held.get(name), None
+        if held is not None:
+            with held.running(), suppress(CallRefused):
+                verdicts = await score_calls(held.episode, candidates)
+        return verdicts
+
+    async def end(self, name: str) -> Ended:
+        """Close an episode at any time and return what it recorded. One that is not there has ended."""
+        held = self._held.pop(name, None)
+        if held is None:
+            return Ended()
+        try:
+            await held.stop()
+            return Ended(await anyio.to_thread.run_sync(_files, held.records))
+        finally:
+            if held.records is not None:
+                shutil.rmtree(held.records, ignore_errors=True)
+
+    async def close(self) -> None:
+        """End everything; safe to call again."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+        await self._end_all()
+        async with self._maker:
+            return
+
+    async def _end_all(self) -> None:
+        async with anyio.create_task_group() as ending:
+            for name in list(self._held):
+                ending.start_soon(self.end, name)
+
+    def _ordered(self, order: EpisodeOrder) -> ServedTask:
+        """The task that is ordered, if it is the same here."""
+        if order.cube is None:
+            if order.digest not in self._packages:
+                raise EnvironmentFailure(f"The node does not have the package '{order.task}'.", code="package-missing")
+            return self._packages[order.digest].seeded(order.seed)
+        listed = self._maker.cube_tasks.get(order.cube, ())
+        found = next((ref for ref in listed if ref.name == order.task), None)
+        if found is None or found.digest != order.digest:
+            has = "does not have" if found is None else "has another version of"
+            sentence = f"The node {has} the task '{order.task}': install the same cube on all machines."
+            raise EnvironmentFailure(sentence, code="cube-differs")
+        return ServedTask(_NODE, _NODE, 0, order.task, order.digest, found).seeded(order.seed)
+
+    async def _answered(self, held: Held, work: Callable[[], Awaitable[CallResult]]) -> Answer:
+        """Carry out work on an episode; every outcome is a value, since errors do not travel well."""
+        answer = Answer(gone="The episode was ended while the call ran.")
+        with held.running():
+            try:
+                answer = Answer(await work())
+            except CallRefused as refused:
+                answer = Answer(refused=(refused.reason, str(refused)))
+            except Attributed as error:
+                answer = Answer(told=error.verdict)
+        episode = held.episode
+        verdict, tools = episode.verdict, episode.tools()
+        changed, held.sent = tools if tools != held.sent else None, tools
+        told = answer.told or (await episode.finish() if verdict is not None else None)
+        return replace(answer, verdict=verdict, told=told, tools=changed, scores_groups=episode.scores_groups)
+
+    def _hear(self) -> None:
+        """The driver was heard; from the first time on it is watched for."""
+        self._heard = time.monotonic()
+        if self._watch is None:  # a host has no block of its own in which a task group could live
+            self._watch = asyncio.get_running_loop().create_task(self._watch_driver())
+
+    async def _watch_driver(self) -> None:
+        while True:
+            await anyio.sleep(self._settings.lease_sec / 8)
+            if time.monotonic() - self._heard > self._settings.lease_sec:
+                await self._end_all()
+
+    def _abandon(self, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._end_quietly(name))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end_quietly(self, name: str) -> None:
+        with suppress(Exception):  # what cannot be closed ends with this process
+            await self.end(name)
+
+
+def _gone() -> Answer:
+    return Answer(gone="The node has ended the episode: it was not heard of for too long.")
+
+
+def _files(folder: Path | None) -> dict[str, bytes]:
+    if folder is None:
+        return {}
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
