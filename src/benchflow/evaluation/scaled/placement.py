@@ -1,0 +1,132 @@
+"""Which node gets a task, and who waits for which. Pure: the same line and the same nodes give the same answer.
+
+Work is spread by processors: a node with fewer rollouts per processor comes first, and of those about equally busy one
+that has already built the environment. A task that no node takes now waits, and later ones may overtake it. So that a
+large one is not overtaken for ever, the first in line holds one node: nothing that came later starts there before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from benchflow.evaluation.scaled.abilities import CubeNeed, Demand, NodeFacts, SandboxFacts, refusal
+from benchflow.evaluation.scaled.admission import NodeLoad, Vitals, thousandths, weight_of, why_not_now
+
+__all__ = [
+    "Candidate",
+    "CubeNeed",
+    "Demand",
+    "Line",
+    "NodeFacts",
+    "NodeLoad",
+    "Placed",
+    "SandboxFacts",
+    "Vitals",
+    "choose",
+    "refusal",
+    "why_not_now",
+]
+
+
+class Candidate(NamedTuple):
+    """A node of the cluster, as far as placement is concerned."""
+
+    facts: NodeFacts
+    load: NodeLoad
+
+
+class Placed(NamedTuple):
+    """A task in line that a node takes now."""
+
+    ticket: int
+    demand: Demand
+    node: str
+
+
+def choose(demand: Demand, nodes: Mapping[str, Candidate], *, held: Collection[str] = ()) -> str | None:
+    """The id of the node that gets a task now; None: wait. Nodes that are held for another are left out."""
+    open_ = (
+        (_preference(demand, id_, node), id_)
+        for id_, node in nodes.items()
+        if id_ not in held and why_not_now(demand, *node) is None and refusal(demand, node.facts) is None
+    )
+    return min(open_, default=(None, None))[1]
+
+
+def _preference(demand: Demand, id_: str, node: Candidate) -> tuple[int, bool, float, str]:
+    """Least is best. Whole rollouts per processor come first, so that a built environment never outweighs the load."""
+    busy = (node.load.weight + weight_of(demand)) / max(thousandths(node.facts.processors), 1)
+    unbuilt = demand.environment is not None and demand.environment not in node.load.environments
+    return int(-(-busy // 1)), unbuilt, busy, id_
+
+
+@dataclass(slots=True)
+class Line:
+    """Tasks that wait for a node, in the order they came. Equal demands wait together, so that a pass over the line
+    costs as much as there are different demands, not as there are tasks."""
+
+    _waiting: Final[dict[Demand, deque[int]]] = field(default_factory=dict)
+    _next: int = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def enter(self, demand: Demand) -> int:
+        """Join the end of the line; the ticket."""
+        ticket = self._next
+        self._next += 1
+        self._waiting.setdefault(demand, deque()).append(ticket)
+        return ticket
+
+    def leave(self, demand: Demand, ticket: int) -> None:
+        """Give up waiting."""
+        self._waiting[demand].remove(ticket)
+        if not self._waiting[demand]:
+            del self._waiting[demand]
+
+    def next(self, nodes: Mapping[str, Candidate]) -> Placed | None:
+        """The first in line that a node takes now has left the line; None if nobody can begin.
+
+        The caller counts it in the load of that node before it asks for the next.
+        """
+        held: tuple[str, ...] = ()
+        for place, (demand, tickets) in enumerate(self._by_arrival()):
+            node = choose(demand, nodes, held=held)
+            if node is not None:
+                ticket = tickets.popleft()
+                if not tickets:
+                    del self._waiting[demand]
+                return Placed(ticket, demand, node)
+            if place == 0:
+                kept = held_for(demand, nodes)
+                held = () if kept is None else (kept,)
+        return None
+
+    def first(self) -> Demand | None:
+        """The demand of the task that has waited longest."""
+        return next((demand for demand, _ in self._by_arrival()), None)
+
+    def _by_arrival(self) -> Iterator[tuple[Demand, deque[int]]]:
+        return iter(sorted(self._waiting.items(), key=lambda waiting: waiting[1][0]))
+
+
+def held_for(demand: Demand, nodes: Mapping[str, Candidate]) -> str | None:
+    """The node that a waiting task holds: the least busy one that takes it as soon as enough rollouts there have ended.
+
+    A held node only gets emptier, and the hold moves only to one that is emptier still, so the task is placed in the
+    end. A node that rests, or is short of memory or disk space anyway, is not held: that would only stop others.
+    """
+    found = (
+        (_preference(demand, id_, node), id_)
+        for id_, node in nodes.items()
+        if refusal(demand, node.facts) is None and _would_fit(demand, node)
+    )
+    return min(found, default=(None, None))[1]
+
+
+def _would_fit(demand: Demand, node: Candidate) -> bool:
+    emptied = NodeLoad(vitals=node.load.vitals, resting=node.load.resting)
+    return why_not_now(demand, node.facts, emptied) is None
