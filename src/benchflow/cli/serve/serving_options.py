@@ -19,8 +19,11 @@ from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
     from benchflow.serve.http_server import Port
-    from benchflow.serve.opening import Opener
+    from benchflow.serve.opening import EpisodeSettings, Opener
+    from benchflow.serve.remote.cluster_opener import ClusterOpener
     from benchflow.serve.sessions import Sessions
+
+    AnyOpener = Opener | ClusterOpener
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NEEDED: Final = ("httpx", "mcp", "starlette", "uvicorn", "websockets")
@@ -64,6 +67,14 @@ _OPTIONS: Final = (
         metavar="SEC",
         help="End sessions that are unused for this long.",
     ),
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Play episodes here, or on the nodes of a Ray cluster.",
+    ),
+    click.option("--ray-address", metavar="HOST:PORT", help="The cluster; default: RAY_ADDRESS, or the one here."),
     json_option,
 )
 
@@ -86,19 +97,32 @@ class ServingOptions:
     records: Path | None
     max_sessions: int
     reap_after: float
+    engine: str
+    ray_address: str | None
     as_json: bool
 
-    def opener(self) -> Opener:
+    def opener(self) -> AnyOpener:
         """What is served; refuses wrong usage before anything listens."""
         require_extra()
+        if self.ray_address is not None and self.engine != "ray":
+            raise UsageError("--ray-address belongs to --engine ray.")
         from benchflow.serve.opening import EpisodeSettings, Opener
         from benchflow.serve.package_episode import EpisodeLimits
 
         limits = EpisodeLimits(self.agent_timeout, self.max_calls)
         settings = EpisodeSettings(self.sandbox, self.base_image, self.pull, self.isolation, limits)
+        if self.engine == "ray":
+            return self._on_nodes(settings)
         return Opener(self.sources, settings, records=self.records)
 
-    def sessions(self, opener: Opener) -> Sessions:
+    def _on_nodes(self, settings: EpisodeSettings) -> ClusterOpener:
+        """The same on a cluster that this process is connected to now."""
+        from benchflow.serve.remote.ray_opener import ray_opener
+        from benchflow.serve.server_log import ServerLog
+
+        return ray_opener(self.sources, settings, self.ray_address, records=self.records, log=ServerLog())
+
+    def sessions(self, opener: AnyOpener) -> Sessions:
         """A table of sessions that writes its log to standard error."""
         from benchflow.serve.server_log import ServerLog
         from benchflow.serve.sessions import Sessions
@@ -110,7 +134,7 @@ class ServingOptions:
 
         return open_port(self.host, self.port, token_file=self.token_file, no_token=self.no_token)
 
-    def announcement(self, protocol: str, how: str, opener: Opener, port: Port) -> Callable[[], None]:
+    def announcement(self, protocol: str, how: str, opener: AnyOpener, port: Port) -> Callable[[], None]:
         """Says that everything is served at one port; `how` names the protocol to people, as in "over ORS"."""
 
         def say() -> None:
@@ -129,7 +153,7 @@ def serving_options(command: Command) -> Command:
 
 
 def background(
-    opener: Opener, sessions: Sessions, own: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    opener: AnyOpener, sessions: Sessions, own: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 ) -> Callable[[], Any]:
     """What lives as long as a server: what is its own, its sessions, the backends and benchmarks that they use."""
 

@@ -7,7 +7,7 @@ see `fleet`.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,8 @@ from typing import Final, Self
 import anyio
 import anyio.to_thread
 
-from benchflow.cluster.parcels import Parcel, make_parcel
 from benchflow.cluster import Cluster
+from benchflow.cluster.parcels import Parcel, make_parcel
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.evaluation.cubes import CubeRunner
 from benchflow.evaluation.job_models import JobModels
@@ -84,6 +84,17 @@ class ClusterOpener:
                 except NoNode:
                     await self.fleet.wait_for_change()
         return self.open(task)
+
+    def require_room(self, tasks: Sequence[ServedTask]) -> None:
+        """Raise `NoNode` unless all these can be played at the same time."""
+        for cube, wanted in Counter(map(_cube_of, tasks)).items():
+            room = self.fleet.room(cube)
+            if room == 0:
+                self.fleet.place(cube)
+            if room < wanted:
+                raise NoNode(f"{wanted} episodes were asked for, and the nodes of the cluster have room for {room}.")
+        if (room := self.fleet.room()) < len(tasks):
+            raise NoNode(f"{len(tasks)} episodes were asked for, and the nodes of the cluster have room for {room}.")
 
     async def _prepare(self, task: ServedTask, secrets: Mapping[str, str], member: Member) -> EpisodeOrder:
         """The order of an episode; its package is on the node then."""

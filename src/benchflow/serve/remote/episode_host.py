@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -85,7 +84,7 @@ class EpisodeHost:
         self._held: Final[dict[str, Held]] = {}
         self._packages: Final[dict[str, ServedTask]] = {}
         """What was taken, by content."""
-        self._heard = time.monotonic()
+        self._heard = 0.0
         self._watch: asyncio.Task[None] | None = None
         self._ending: Final[set[asyncio.Task[None]]] = set()
 
@@ -211,14 +210,14 @@ class EpisodeHost:
 
     def _hear(self) -> None:
         """The driver was heard; from the first time on it is watched for."""
-        self._heard = time.monotonic()
+        self._heard = anyio.current_time()
         if self._watch is None:  # a host has no block of its own in which a task group could live
             self._watch = asyncio.get_running_loop().create_task(self._watch_driver())
 
     async def _watch_driver(self) -> None:
         while True:
             await anyio.sleep(self._settings.lease_sec / 8)
-            if time.monotonic() - self._heard > self._settings.lease_sec:
+            if anyio.current_time() - self._heard > self._settings.lease_sec:
                 await self._end_all()
 
     def _abandon(self, name: str) -> None:

@@ -6,7 +6,7 @@ Every node is pulsed. One that leaves the cluster, or does not answer for a whil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -34,6 +34,8 @@ class Member:
 
     link: Link
     facts: HostFacts
+    on_lost: Callable[[Member, str], None]
+    """Told when a call shows that the node is lost: it must not be used after that."""
     episodes: set[str] = field(default_factory=set)
     """Those that were placed here and have not ended."""
     lost: str | None = None
@@ -61,6 +63,9 @@ class Member:
             self._open.add(scope)
             try:
                 answer.append(await self.link.call(method, *arguments))
+            except NodeLost as error:
+                self.on_lost(self, str(error))
+                raise
             finally:
                 self._open.discard(scope)
         if not answer:  # the scope was cancelled
@@ -69,7 +74,7 @@ class Member:
 
     def lose(self, sentence: str) -> None:
         self.lost = sentence
-        for scope in self._open:
+        for scope in list(self._open):
             scope.cancel()
 
 
@@ -151,6 +156,8 @@ class Fleet:
                 await group.__aexit__(None, None, None)
             raise
         group.start_soon(self._watch)
+        if not self._members:
+            self._say_none()
         return self
 
     async def __aexit__(
@@ -177,7 +184,11 @@ class Fleet:
         """Nodes that join and leave."""
         while True:
             await anyio.sleep(self._beat_sec)
-            present = await self._cluster.members()
+            try:
+                present = await self._cluster.members()
+            except NodeLost as error:  # nobody can say who is there: the pulses tell who still answers
+                self.log("cluster_unreachable", reason=str(error))
+                continue
             for name, member in list(self._members.items()):
                 if name not in present:
                     self._lose(member, f"Node {member.node.host} left the cluster.")
@@ -195,11 +206,11 @@ class Fleet:
             link = await self._cluster.start(node)
             with anyio.fail_after(self._lost_sec):
                 facts = await link.call("facts")
-            member = self._members[node.id] = Member(link, facts)
+            member = self._members[node.id] = Member(link, facts, self._lose)
         except NodeRefused as error:
             self._refused[node.id] = str(error)
             self.log("node_refused", node=node.host, reason=str(error))
-        except (NodeLost, TimeoutError) as error:  # it is tried again as long as the cluster has it
+        except Exception as error:  # noqa: BLE001  # a lost node, or whatever its host raised: tried again by the next beat
             self.log("node_lost", node=node.host, reason=str(error) or "It did not answer.")
             if link is not None:
                 link.kill()
@@ -217,10 +228,12 @@ class Fleet:
             try:
                 with anyio.fail_after(self._lost_sec):
                     await member.call("pulse", frozenset(member.episodes))
-            except NodeLost as error:
-                self._lose(member, str(error))
+            except NodeLost:
+                return
             except TimeoutError:
                 self._lose(member, f"Node {member.node.host} did not answer for {self._lost_sec:g} s.")
+            except Exception as error:  # noqa: BLE001  # a host that cannot say that it lives does not
+                self._lose(member, f"The host on node {member.node.host} failed: {error}")
             await anyio.sleep(self._beat_sec)
 
     def _lose(self, member: Member, sentence: str) -> None:
@@ -231,8 +244,11 @@ class Fleet:
         member.link.kill()
         self.log("node_lost", node=member.node.host, reason=sentence, episodes=len(member.episodes))
         if not self._members:
-            self.log("no_nodes", reason="No node is left: new sessions are refused until one joins.")
+            self._say_none()
         self._change()
+
+    def _say_none(self) -> None:
+        self.log("no_nodes", reason=self._why_none(None))
 
     def _change(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
