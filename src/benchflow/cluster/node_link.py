@@ -18,6 +18,8 @@ class Node:
     id: str
     host: str
     address: str
+    processors: float | None = None
+    """How many the cluster counts there; None if it does not say."""
 
     def __str__(self) -> str:
         return f"{self.host} ({self.address}, {self.id[:8]})"

@@ -84,7 +84,9 @@ class RayCluster:
         except Exception as error:  # whatever Ray raises when its head is gone
             raise NodeLost(f"The Ray cluster at {self.address} cannot be reached: {_first_line(error)}") from error
         return {
-            each["NodeID"]: Node(each["NodeID"], each["NodeManagerHostname"], each["NodeManagerAddress"])
+            each["NodeID"]: Node(
+                each["NodeID"], each["NodeManagerHostname"], each["NodeManagerAddress"], each["Resources"]["CPU"]
+            )
             for each in found
             if each["Alive"] and each["Resources"].get("CPU", 0) > 0
         }

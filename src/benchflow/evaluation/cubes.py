@@ -126,9 +126,11 @@ class CubeRunner:
         return None
 
     async def benchmark(self, name: str) -> Benchmark[Any]:
-        """The benchmark, set up when it is asked for first; its tasks have been listed."""
+        """The benchmark, set up when it is asked for first."""
         async with self._starting:
             if name not in self._live:
+                if name not in self._configs:
+                    self._configs[name] = await self._thread.run(_benchmark, name)
                 self._live[name] = await self._thread.run(self._configs[name].make)
         return self._live[name]
 

@@ -24,7 +24,7 @@ from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.task_choice import chosen_tasks
-from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.evaluation.work import OpenRunner, TaskRef, WorkItem
 from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
 from benchflow.sandbox.pulling import OnPull
@@ -52,7 +52,7 @@ def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sou
 
 def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[TaskRef]) -> JobStore:
     """The store of a new job, its request kept for a later resume; a request that holds a secret is refused."""
-    _refuse_secrets(request, tasks)
+    refuse_secrets(request, tasks)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     kept = replace(request, sources=_pinned(request.sources), directory=str(Path.cwd()))
     return JobStore.create(jobs_dir, JobRecord(name, kept, len(planned_keys(tasks, request)), started))
@@ -63,7 +63,7 @@ def _pinned(sources: Sequence[str]) -> tuple[str, ...]:
     return tuple(source if source.startswith(CUBE_PREFIX) else pinned_source(source) for source in sources)
 
 
-def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
+def refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
     """A request is stored unchanged, so it must not contain a secret."""
     packages = [task.payload for task in tasks if isinstance(task.payload, TaskPackage)]
     documents = [package.document for package in packages if package.document is not None]
@@ -101,7 +101,7 @@ def work_left(job: Job, request: JobRequest, tasks: Sequence[TaskRef]) -> list[W
 
 async def run_job(
     store: JobStore,
-    sources: Sources,
+    runner: OpenRunner,
     items: Sequence[WorkItem],
     *,
     concurrency: int,
@@ -113,14 +113,14 @@ async def run_job(
     _write_plan(store, planned)
     engine = Engine(
         store,
-        sources,
+        runner,
         concurrency=concurrency,
         build_concurrency=build_concurrency,
         observer=observer,
         unjudged=unjudged(store.results),
     )
     try:
-        async with sources:
+        async with runner:
             completed = await run_until_stopped(engine, iter(items))
     finally:
         with suppress(InfrastructureFailure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.evaluation.scaled.abilities import DISK_FLOOR_MB
-from benchflow.evaluation.scaled.admission import ramp
+from benchflow.evaluation.scaled.admission import crowding, ramp
 from benchflow.evaluation.scaled.placement import (
     Candidate,
     CubeNeed,
@@ -27,7 +28,7 @@ from benchflow.evaluation.scaled.placement import (
 )
 
 LOCAL = SandboxFacts(usable=True, capabilities=frozenset({"limits.memory", "network.none"}))
-NODE = NodeFacts("one", 4, 8192, 50_000, {"local": LOCAL}, frozenset({"KEY"}), {"maze": "sha256:a"})
+NODE = NodeFacts("one", 4, 8192, 50_000, {"local": LOCAL}, frozenset({"KEY"}), cubes={"maze": "sha256:a"})
 IDLE = NodeLoad(vitals=Vitals(8000, 50_000))
 
 demands = st.builds(
@@ -104,7 +105,7 @@ def test_no_node_ever_gets_more_than_it_has_or_what_it_cannot_run(
             nodes[name] = nodes[name]._replace(load=nodes[name].load.without_rollout(ended))
         for name, found in facts.items():
             here = [each for place, each in running if place == name]
-            assert sum(each.processors or 0 for each in here) <= found.processors + 1e-9
+            assert sum(each.processors or 1 for each in here) <= math.ceil(found.processors) + 1e-9
             assert sum(each.memory_mb or 0 for each in here) <= (found.memory_mb or 0)
             assert len(here) <= ramp(found)
             assert nodes[name].load.rollouts == len(here)
@@ -161,7 +162,7 @@ def test_whatever_can_run_somewhere_is_placed_in_the_order_of_endings(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_large_task_is_not_overtaken_for_ever_by_a_stream_of_small_ones(count: int) -> None:
-    small, large = Demand(memory_mb=1000), Demand(memory_mb=8000)
+    small, large = Demand(0.5, memory_mb=1000), Demand(memory_mb=8000)
     nodes = {str(number): Candidate(NODE, IDLE) for number in range(count)}
     line, running = Line(), []
 
@@ -215,7 +216,7 @@ def test_work_spreads_by_processors_and_an_equally_busy_node_with_the_environmen
     busy = built["b"].load
     for _ in range(4):
         busy = busy.with_rollout(Demand())
-    assert choose(Demand(environment="image"), {**built, "b": Candidate(NODE, busy)}) == "a"
+    assert choose(Demand(environment="image"), {**built, "b": Candidate(NODE, busy, 2.0)}) == "a"
 
 
 def test_a_task_that_leaves_the_line_is_not_placed() -> None:
@@ -233,8 +234,8 @@ def test_a_task_that_leaves_the_line_is_not_placed() -> None:
     ("load", "reason"),
     [
         (replace(IDLE, resting="rests after 3 failed starts"), "rests after 3 failed starts"),
-        (IDLE.with_rollout(Demand(memory_mb=8000)), "has 8000 of 8192 MB of memory reserved, and 1000 more"),
-        (IDLE.with_rollout(Demand(processors=3.5)), "has 3.5 of 4 processors reserved, and 1 more are declared"),
+        (IDLE.with_rollout(Demand(memory_mb=8000)), "has 8000 of 8192 MB of memory reserved, and this takes 1000"),
+        (IDLE.with_rollout(Demand(processors=3.5)), "has 3.5 of 4 processors reserved, and this takes 1"),
         (IDLE.pulsed(Vitals(500, 50_000)), "has only 500 MB of free memory"),
         (IDLE.with_rollout(Demand()).pulsed(Vitals(1500, 50_000)), "has only 1500 MB of free memory"),
         (IDLE.pulsed(Vitals(8000, DISK_FLOOR_MB + 1)), f"has only {DISK_FLOOR_MB + 1} MB of free disk space"),
@@ -252,7 +253,20 @@ def test_an_idle_node_above_its_floor_takes_what_it_has_memory_for() -> None:
 def test_between_two_pulses_only_so_many_begin() -> None:
     load = IDLE
     for _ in range(ramp(NODE)):
-        assert why_not_now(Demand(), NODE, load) is None
+        assert why_not_now(Demand(), NODE, load, 100.0) is None
         load = load.with_rollout(Demand())
-    assert "since its last pulse" in (why_not_now(Demand(), NODE, load) or "")
-    assert why_not_now(Demand(), NODE, load.pulsed(load.vitals)) is None
+    assert "since its last pulse" in (why_not_now(Demand(), NODE, load, 100.0) or "")
+    assert why_not_now(Demand(), NODE, load.pulsed(load.vitals), 100.0) is None
+
+
+@given(st.integers(1, 400), st.lists(st.sampled_from([1, 2, 4, 16]), min_size=1, max_size=8))
+def test_a_job_gets_the_concurrency_it_asks_for_spread_over_the_nodes(concurrency: int, sizes: list[int]) -> None:
+    crowded = crowding(concurrency, sum(sizes))
+    nodes = {str(n): Candidate(replace(NODE, processors=size), IDLE, crowded) for n, size in enumerate(sizes)}
+    for _ in range(concurrency):
+        name = choose(Demand(), nodes)
+        assert name is not None
+        load = nodes[name].load.with_rollout(Demand())
+        nodes[name] = nodes[name]._replace(load=load.pulsed(load.vitals))
+    for node in nodes.values():
+        assert node.load.rollouts <= math.ceil(node.facts.processors * max(concurrency / sum(sizes), 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model, uses_model
+from benchflow.cli.eval.engines import PlannedJob, engine_options, opened_engine
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
@@ -23,9 +26,9 @@ from benchflow.errors import UsageError
 from benchflow.evaluation.compare import compare_all
 from benchflow.evaluation.job import create_job, default_name, plan_job, planned_keys, run_job, work_left
 from benchflow.evaluation.reports.job_report import summary_lines, together_lines
-from benchflow.evaluation.sources import CUBE_PREFIX, Sources
+from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.store import JobStore, job_argument
-from benchflow.evaluation.work import TaskRef
+from benchflow.evaluation.work import OpenRunner, TaskRef
 from benchflow.record import Job, JobRequest, Player, Summary, TaskChoice, labels
 from benchflow.task.package import TaskPackage
 
@@ -75,7 +78,7 @@ building_option = click.option(
     show_default=True,
     help="Rollouts per task, or games per line-up.",
 )
-@concurrency_option
+@engine_options
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
@@ -123,7 +126,9 @@ def run_command(
     limit: int | None,
     sample: int | None,
     seed: int,
-    concurrency: int,
+    engine: str,
+    ray_address: str | None,
+    concurrency: int | None,
     build_concurrency: int,
     name: str | None,
     jobs_dir: Path,
@@ -151,23 +156,26 @@ def run_command(
         _refuse_unused(request)
     named = job_names(name or default_name(), players)
     require_base_image(options["base_image"], options["sandbox"], options["pull"])
-    planned = [plan_job(request, on_pull=PullLines(live=False).show) for request in requests]
-    if sample is None and seed and not any(task.roles for task in planned[0][1]):
+    planned = [_planned(request) for request in requests]
+    if sample is None and seed and not any(task.roles for task in planned[0].tasks):
         raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
-    _look_ahead(planned[0][1], requests[0].agent)
+    _look_ahead(planned[0].tasks, requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
-    pace = _Pace(concurrency, build_concurrency)
     codes, summaries = [], []
-    for each, request, (found, tasks) in zip(named, requests, planned, strict=True):
-        if len(requests) > 1:
-            note(printable(f"job {each}: {request.words()}"))
-        store = create_job(jobs_dir, each, request, tasks)
-        code, summary = _run(store, request, found, tasks, pace, as_json=as_json, alone=len(requests) == 1)
-        codes.append(code)
-        summaries.append(summary)
-        if code == INTERRUPTED:
-            break
+    with opened_engine(engine, ray_address, planned) as opened:
+        pace = _Pace(concurrency or opened.concurrency, build_concurrency)
+        for index, (each, job) in enumerate(zip(named, planned, strict=True)):
+            if len(requests) > 1:
+                note(printable(f"job {each}: {job.request.words()}"))
+            store = create_job(jobs_dir, each, job.request, job.tasks)
+            code, summary = _run(
+                store, job, partial(opened.runner, index), pace, as_json=as_json, alone=len(requests) == 1
+            )
+            codes.append(code)
+            summaries.append(summary)
+            if code == INTERRUPTED:
+                break
     if len(requests) > 1:
         _show_together(jobs_dir, named[: len(summaries)], summaries, as_json=as_json)
     return max(codes)
@@ -205,18 +213,31 @@ def _show_together(jobs_dir: Path, names: list[str], summaries: list[Summary], *
 
 @click.command("resume")
 @click.argument("job")
-@concurrency_option
+@engine_options
 @building_option
 @jobs_dir_option
 @json_option
-def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir: Path, as_json: bool) -> int:
+def resume_command(
+    job: str,
+    engine: str,
+    ray_address: str | None,
+    concurrency: int | None,
+    build_concurrency: int,
+    jobs_dir: Path,
+    as_json: bool,
+) -> int:
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
     require_base_image(request.base_image, request.sandbox, request.pull)
-    planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
-    pace = _Pace(concurrency, build_concurrency)
-    return _run(store, request, planned, tasks, pace, as_json=as_json, alone=True)[0]
+    planned = _planned(request)
+    with opened_engine(engine, ray_address, [planned]) as opened:
+        pace = _Pace(concurrency or opened.concurrency, build_concurrency)
+        return _run(store, planned, partial(opened.runner, 0), pace, as_json=as_json, alone=True)[0]
+
+
+def _planned(request: JobRequest) -> PlannedJob:
+    return PlannedJob(request, *plan_job(request, on_pull=PullLines(live=False).show))
 
 
 class _Pace(NamedTuple):
@@ -256,23 +277,22 @@ def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
 
 def _run(
     store: JobStore,
-    request: JobRequest,
-    sources: Sources,
-    tasks: list[TaskRef],
+    job: PlannedJob,
+    runner: Callable[[Callable[[str], None]], OpenRunner],
     pace: _Pace,
     *,
     as_json: bool,
     alone: bool,
 ) -> tuple[int, Summary]:
     """The exit code of a job and its summary; of several jobs no JSON is printed for each."""
-    planned = planned_keys(tasks, request)
-    items = work_left(store, request, tasks)
-    watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
+    planned = planned_keys(job.tasks, job.request)
+    items = work_left(store, job.request, job.tasks)
+    watching = Watching(len(items), labels(task.id for task in job.tasks), store.folder)
     try:
         completed, summary = anyio.run(
             lambda: run_job(
                 store,
-                sources,
+                runner(watching.say),
                 items,
                 concurrency=pace.rollouts,
                 build_concurrency=pace.builds,

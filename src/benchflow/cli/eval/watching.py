@@ -55,7 +55,7 @@ class Watching(Observer):
             self._unscored += 1
         else:
             self._rewards.append(result.reward)
-        self._say(f"[{self._done}/{self._total}] {self._name(item)}: {self.describe(item, result)}")
+        self.say(f"[{self._done}/{self._total}] {self._name(item)}: {self.describe(item, result)}")
         self._draw(force=True)
 
     def task(self, item: WorkItem) -> TaskId:
@@ -69,7 +69,7 @@ class Watching(Observer):
 
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         self._running -= 1
-        self._say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
+        self.say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
 
     def close(self) -> None:
         """Take the live block away."""
@@ -92,7 +92,8 @@ class Watching(Observer):
     def _done(self) -> int:
         return len(self._rewards) + self._unscored
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line, above the live block if there is one."""
         if self._block is None:
             note(printable(text))
             return

@@ -38,7 +38,11 @@ class Demand:
     """Names of variables that must be set."""
     one_of: tuple[frozenset[str], ...] = ()
     """Groups of names of variables, of which one in each must be set."""
+    agents: tuple[tuple[str, str | None], ...] = ()
+    """Agents that must be able to start, each with its model."""
     cube: CubeNeed | None = None
+    base_image: str | None = None
+    """What replaces images that are not available, as the job says."""
     environment: str | None = None
     """What has to be built for it, by digest."""
 
@@ -74,8 +78,12 @@ class NodeFacts:
     sandboxes: Mapping[str, SandboxFacts] = field(default_factory=dict, hash=False)
     variables: frozenset[str] = frozenset()
     """Of the variables that it was asked for, those that are set."""
+    agents: Mapping[tuple[str, str | None], str] = field(default_factory=dict, hash=False)
+    """Why agents cannot start there, of those that it was asked for."""
     cubes: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Digests of installed benchmarks, by name, of those that it was asked for."""
+    base_images: frozenset[str] = frozenset()
+    """Of the substitutes for base images that it was asked for, those that it has."""
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Of `benchcube` and `python`, by name."""
     clock: float = 0.0
@@ -85,12 +93,15 @@ class NodeFacts:
 def refusal(demand: Demand, facts: NodeFacts) -> str | None:
     """Why a node can never run a task, as the rest of a sentence about the node; None if it can."""
     return (
-        _processors(demand, facts)
+        ("has no processors for rollouts" if facts.processors <= 0 else None)
+        or _processors(demand, facts)
         or _memory(demand, facts)
         or _disk(demand, facts)
         or _sandbox(demand, facts)
         or _variables(demand, facts)
+        or _agents(demand, facts)
         or _cube(demand, facts)
+        or _base_image(demand, facts)
     )
 
 
@@ -149,6 +160,11 @@ def _variables(demand: Demand, facts: NodeFacts) -> str | None:
     return None
 
 
+def _agents(demand: Demand, facts: NodeFacts) -> str | None:
+    found = next((why for agent in demand.agents if (why := facts.agents.get(agent)) is not None), None)
+    return f"cannot start an agent: {found.rstrip('.')}" if found is not None else None
+
+
 def _cube(demand: Demand, facts: NodeFacts) -> str | None:
     if demand.cube is None:
         return None
@@ -156,3 +172,9 @@ def _cube(demand: Demand, facts: NodeFacts) -> str | None:
     if there is None:
         return f"does not have the cube '{demand.cube.name}' installed"
     return None if there == demand.cube.digest else f"has another version of the cube '{demand.cube.name}'"
+
+
+def _base_image(demand: Demand, facts: NodeFacts) -> str | None:
+    if demand.base_image is None or demand.base_image in facts.base_images:
+        return None
+    return f"does not have the base image {demand.base_image}"

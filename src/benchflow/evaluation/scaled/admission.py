@@ -1,8 +1,9 @@
 """Whether a node takes one more rollout now. Pure.
 
-What rollouts declare is reserved against what the node has. What they do not declare is watched: below a floor of free
-memory or disk space nothing starts, and between two pulses only so many more begin, because a rollout that has just
-begun has not used its memory yet. An idle node above its floors takes any rollout that it can run at all.
+Processors and declared memory are reserved against what the node has; a rollout that declares no processors counts as
+one. What is not declared is watched: below a floor of free memory or disk space nothing starts, and between two pulses
+only so many more begin, because a rollout that has just begun has not used its memory yet. An idle node above its
+floors takes any rollout that it can run at all.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ class NodeLoad:
 
     rollouts: int = 0
     processors: int = 0
-    """Declared by what runs, in thousandths; memory likewise, in MB."""
+    """Of what runs, in thousandths."""
     memory_mb: int = 0
-    weight: int = 0
-    """Thousandths of processors, one whole for each rollout that declares none: only for spreading the work."""
+    """Declared by what runs."""
     vitals: Vitals = Vitals()
     rollouts_at_pulse: int = 0
     environments: frozenset[str] = frozenset()
@@ -62,9 +62,8 @@ class NodeLoad:
         return replace(
             self,
             rollouts=self.rollouts + by,
-            processors=self.processors + by * thousandths(demand.processors or 0.0),
+            processors=self.processors + by * processors_of(demand),
             memory_mb=self.memory_mb + by * (demand.memory_mb or 0),
-            weight=self.weight + by * weight_of(demand),
         )
 
 
@@ -73,9 +72,14 @@ def thousandths(processors: float) -> int:
     return math.ceil(processors * _THOUSAND)
 
 
-def weight_of(demand: Demand) -> int:
-    """How much of a node a rollout is taken to keep busy."""
+def processors_of(demand: Demand) -> int:
+    """What a rollout keeps busy, in thousandths."""
     return thousandths(demand.processors) if demand.processors is not None else _THOUSAND
+
+
+def crowding(concurrency: int, processors: float) -> float:
+    """How many rollouts of one processor a job puts on each, where it wants more at once than the cluster has."""
+    return max(concurrency / processors, 1.0) if processors > 0 else 1.0
 
 
 def memory_floor(facts: NodeFacts) -> int:
@@ -87,18 +91,17 @@ def ramp(facts: NodeFacts) -> int:
     return max(_LEAST_RAMP, math.ceil(_RAMP_PER_PROCESSOR * facts.processors))
 
 
-def why_not_now(demand: Demand, facts: NodeFacts, load: NodeLoad) -> str | None:
+def why_not_now(demand: Demand, facts: NodeFacts, load: NodeLoad, crowded: float = 1.0) -> str | None:
     """Why a node that can run a task does not take it now, as the rest of a sentence about the node."""
     if load.resting is not None:
         return load.resting
-    declared = thousandths(demand.processors or 0.0)
-    if demand.processors is not None and load.processors + declared > thousandths(facts.processors):
-        used = load.processors / _THOUSAND
-        return f"has {used:g} of {facts.processors:g} processors reserved, and {demand.processors:g} more are declared"
+    places, more = math.ceil(facts.processors * crowded), processors_of(demand)
+    if load.processors + more > places * _THOUSAND:
+        taken = f"{load.processors / _THOUSAND:g} of {places} processors"
+        return f"has {taken} reserved, and this takes {more / _THOUSAND:g}"
     if demand.memory_mb is not None and load.memory_mb + demand.memory_mb > (facts.memory_mb or 0):
-        return (
-            f"has {load.memory_mb} of {facts.memory_mb} MB of memory reserved, and {demand.memory_mb} more are declared"
-        )
+        taken = f"{load.memory_mb} of {facts.memory_mb} MB of memory"
+        return f"has {taken} reserved, and this takes {demand.memory_mb}"
     return _scarce(demand, facts, load) or _too_fast(facts, load)
 
 

@@ -8,12 +8,12 @@ large one is not overtaken for ever, the first in line holds one node: nothing t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from benchflow.evaluation.scaled.abilities import CubeNeed, Demand, NodeFacts, SandboxFacts, refusal
-from benchflow.evaluation.scaled.admission import NodeLoad, Vitals, thousandths, weight_of, why_not_now
+from benchflow.evaluation.scaled.admission import NodeLoad, Vitals, processors_of, thousandths, why_not_now
 
 __all__ = [
     "Candidate",
@@ -36,6 +36,8 @@ class Candidate(NamedTuple):
 
     facts: NodeFacts
     load: NodeLoad
+    crowded: float = 1.0
+    """See `admission.crowding`."""
 
 
 class Placed(NamedTuple):
@@ -48,17 +50,22 @@ class Placed(NamedTuple):
 
 def choose(demand: Demand, nodes: Mapping[str, Candidate], *, held: Collection[str] = ()) -> str | None:
     """The id of the node that gets a task now; None: wait. Nodes that are held for another are left out."""
-    open_ = (
-        (_preference(demand, id_, node), id_)
-        for id_, node in nodes.items()
-        if id_ not in held and why_not_now(demand, *node) is None and refusal(demand, node.facts) is None
-    )
-    return min(open_, default=(None, None))[1]
+    return _best(demand, nodes, (id_ for id_ in _open(demand, nodes) if id_ not in held))
+
+
+def _open(demand: Demand, nodes: Mapping[str, Candidate]) -> list[str]:
+    """The nodes that have room now, whether they can run the task or not."""
+    return [id_ for id_, node in nodes.items() if why_not_now(demand, *node) is None]
+
+
+def _best(demand: Demand, nodes: Mapping[str, Candidate], ids: Iterable[str]) -> str | None:
+    able = ((_preference(demand, id_, nodes[id_]), id_) for id_ in ids if refusal(demand, nodes[id_].facts) is None)
+    return min(able, default=(None, None))[1]
 
 
 def _preference(demand: Demand, id_: str, node: Candidate) -> tuple[int, bool, float, str]:
     """Least is best. Whole rollouts per processor come first, so that a built environment never outweighs the load."""
-    busy = (node.load.weight + weight_of(demand)) / max(thousandths(node.facts.processors), 1)
+    busy = (node.load.processors + processors_of(demand)) / max(thousandths(node.facts.processors), 1)
     unbuilt = demand.environment is not None and demand.environment not in node.load.environments
     return int(-(-busy // 1)), unbuilt, busy, id_
 
@@ -92,17 +99,20 @@ class Line:
 
         The caller counts it in the load of that node before it asks for the next.
         """
-        held: tuple[str, ...] = ()
+        held: str | None = None
+        room: dict[object, list[str]] = {}
         for place, (demand, tickets) in enumerate(self._by_arrival()):
-            node = choose(demand, nodes, held=held)
+            size = (demand.processors, demand.memory_mb, demand.storage_mb)
+            if size not in room:
+                room[size] = _open(demand, nodes)
+            node = _best(demand, nodes, (id_ for id_ in room[size] if id_ != held))
             if node is not None:
                 ticket = tickets.popleft()
                 if not tickets:
                     del self._waiting[demand]
                 return Placed(ticket, demand, node)
             if place == 0:
-                kept = held_for(demand, nodes)
-                held = () if kept is None else (kept,)
+                held = held_for(demand, nodes)
         return None
 
     def first(self) -> Demand | None:
@@ -119,14 +129,9 @@ def held_for(demand: Demand, nodes: Mapping[str, Candidate]) -> str | None:
     A held node only gets emptier, and the hold moves only to one that is emptier still, so the task is placed in the
     end. A node that rests, or is short of memory or disk space anyway, is not held: that would only stop others.
     """
-    found = (
-        (_preference(demand, id_, node), id_)
-        for id_, node in nodes.items()
-        if refusal(demand, node.facts) is None and _would_fit(demand, node)
-    )
-    return min(found, default=(None, None))[1]
+    return _best(demand, nodes, (id_ for id_, node in nodes.items() if _would_fit(demand, node)))
 
 
 def _would_fit(demand: Demand, node: Candidate) -> bool:
     emptied = NodeLoad(vitals=node.load.vitals, resting=node.load.resting)
-    return why_not_now(demand, node.facts, emptied) is None
+    return why_not_now(demand, *node._replace(load=emptied)) is None

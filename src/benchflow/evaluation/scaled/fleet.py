@@ -1,0 +1,268 @@
+"""The nodes of a job as its driver sees them: who is there, who is lost, and who gets the next rollout.
+
+Every node is pulsed: one that gives no answer for `SILENT_SLICES` seconds is lost, whatever the cluster says of it. Its
+orders end at once, the host is killed, and what it may still send is dropped. A node that is still a member gets a new
+host after a pause. If there are no nodes, work waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from benchflow.cluster import Cluster, Link, Node, NodeLost, NodeRefused
+from benchflow.errors import UsageError
+from benchflow.evaluation.scaled.abilities import Demand, NodeFacts
+from benchflow.evaluation.scaled.admission import NodeLoad
+from benchflow.evaluation.scaled.orders import Pulse
+from benchflow.evaluation.scaled.placement import Candidate, Line
+
+PULSE_SEC: Final = 2.0
+SILENT_SLICES: Final = 30
+"""Silence is counted in seconds in which this process ran: one that was stopped for an hour must not lose its nodes."""
+CLOSE_SEC: Final = 30.0
+_LONGEST_REST: Final = 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """The host on one node."""
+
+    node: Node
+    link: Link
+    facts: NodeFacts
+    calls: set[anyio.CancelScope] = field(default_factory=set)
+    parcels: dict[str, anyio.Event] = field(default_factory=dict)
+    """Sent, or being sent, by digest."""
+    lost: str | None = None
+    pulse: Pulse | None = None
+    orders: dict[str, str] = field(default_factory=dict)
+    """The rollouts of the orders that it carries out."""
+
+    async def call(self, method: str, /, *arguments: object) -> Any:
+        """Call the host; `NodeLost` as soon as the node is, whether or not there is an answer."""
+        if self.lost is not None:
+            raise NodeLost(self.lost)
+        with anyio.CancelScope() as scope:
+            self.calls.add(scope)
+            try:
+                return await self.link.call(method, *arguments)
+            finally:
+                self.calls.discard(scope)
+        raise NodeLost(str(self.lost))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    placed: anyio.Event
+    host: Host | None = None
+
+
+class Fleet:
+    """All nodes of a cluster, each with a host. `open` starts them; `working` keeps them while a job runs."""
+
+    def __init__(self, cluster: Cluster, say: Say, *, pulse_sec: float = PULSE_SEC) -> None:
+        self._cluster: Final = cluster
+        self.say = say
+        self._pulse_sec: Final = pulse_sec
+        self.hosts: Final[dict[str, Host]] = {}
+        self.refused: Final[dict[str, str]] = {}
+        """Nodes without a host, and why."""
+        self._candidates: Final[dict[str, Candidate]] = {}
+        self._line: Final = Line()
+        self._waiting: Final[dict[int, _Waiting]] = {}
+        self._starting: Final[set[str]] = set()
+        self._failures: Final[dict[str, int]] = {}
+        self._empty = False
+
+    @property
+    def facts(self) -> dict[str, NodeFacts]:
+        return {id_: host.facts for id_, host in self.hosts.items()}
+
+    async def open(self) -> None:
+        """Start a host on every node. A `UsageError` if none has one."""
+        members = await self._cluster.members()
+        async with anyio.create_task_group() as group:
+            for node in members.values():
+                group.start_soon(self._start, node)
+        if not self.hosts:
+            reasons = [f"{members[id_]}: {reason}" for id_, reason in self.refused.items() if id_ in members]
+            why = f" {' '.join(reasons)}" if reasons else " Start one with `ray start --address=…` and --num-cpus."
+            message = f"No node of the cluster can run rollouts.{why}"
+            raise UsageError(message, code="no-nodes")
+
+    async def _start(self, node: Node) -> Host | None:
+        self._starting.add(node.id)
+        try:
+            link = await self._cluster.start(node)
+            facts = await link.call("facts", str(node), node.processors)
+        except (NodeRefused, NodeLost) as error:
+            self._failures[node.id] = self._failures.get(node.id, 0) + 1
+            if isinstance(error, NodeRefused):
+                self.refused[node.id] = str(error)
+            self.say(f"Node {node} is not used: {error}")
+            return None
+        except Exception as error:  # noqa: BLE001  # the boundary: a host that cannot tell what it has is not used
+            self.refused[node.id] = f"{type(error).__name__}: {error}"
+            self.say(f"Node {node} is not used: {self.refused[node.id]}")
+            return None
+        finally:
+            self._starting.discard(node.id)
+        self.refused.pop(node.id, None)
+        host = self.hosts[node.id] = Host(node, link, facts)
+        self._candidates[node.id] = Candidate(facts, NodeLoad())
+        return host
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Pulse all nodes, and take in those that join, until the block ends."""
+        async with anyio.create_task_group() as group:
+            for host in self.hosts.values():
+                group.start_soon(self._pulse, host)
+            group.start_soon(self._watch_members, group)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+
+    async def _watch_members(self, group: TaskGroup) -> None:
+        while True:
+            await anyio.sleep(self._pulse_sec)
+            try:
+                members = await self._cluster.members()
+            except NodeLost as error:
+                self.say(str(error))
+                continue
+            for id_ in self.hosts.keys() - members.keys():
+                self._lose(self.hosts[id_], f"Node {self.hosts[id_].node} has left the cluster.")
+            for id_ in members.keys() - self.hosts.keys() - self._starting - self.refused.keys():
+                self._starting.add(id_)
+                group.start_soon(self._join, members[id_])
+            self._tell_if_empty()
+
+    async def _join(self, node: Node) -> None:
+        failures = self._failures.get(node.id, 0)
+        if failures:
+            await anyio.sleep(min(2.0**failures, _LONGEST_REST))
+        host = await self._start(node)
+        if host is not None:
+            self.say(f"Node {node} has joined.")
+            self._serve()
+            await self._pulse(host)
+
+    def _tell_if_empty(self) -> None:
+        empty = not self.hosts
+        if empty and not self._empty:
+            self.say("No node is left in the cluster; the job waits until one joins.")
+        self._empty = empty
+
+    async def _pulse(self, host: Host) -> None:
+        """Pulse one node until it is lost."""
+        while host.lost is None:
+            answered = anyio.Event()
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._ask, host, answered)
+                for _ in range(SILENT_SLICES):
+                    with anyio.move_on_after(1.0):
+                        await answered.wait()
+                        break
+                else:
+                    self._lose(host, f"Node {host.node} has given no sign of life for {SILENT_SLICES} s.")
+                group.cancel_scope.cancel()
+            await anyio.sleep(self._pulse_sec)
+
+    async def _ask(self, host: Host, answered: anyio.Event) -> None:
+        try:
+            pulse: Pulse = await host.call("pulse")
+        except NodeLost as error:
+            self._lose(host, str(error))
+        except Exception as error:  # noqa: BLE001  # the boundary: a host that cannot tell how it is cannot be used
+            self._lose(host, f"Node {host.node} was lost: {type(error).__name__}: {error}")
+        else:
+            host.pulse = pulse
+            candidate = self._candidates.get(host.node.id)
+            if candidate is not None:
+                load = replace(candidate.load.pulsed(pulse.vitals), environments=pulse.environments)
+                self._candidates[host.node.id] = candidate._replace(load=load)
+                self._serve()
+        answered.set()
+
+    def _lose(self, host: Host, reason: str) -> None:
+        """A node is gone: all that it was doing ends here, and nothing that it still sends is taken."""
+        if host.lost is not None:
+            return
+        host.lost = reason
+        if self.hosts.get(host.node.id) is host:
+            del self.hosts[host.node.id], self._candidates[host.node.id]
+        self._failures[host.node.id] = self._failures.get(host.node.id, 0) + 1
+        host.link.kill()
+        for scope in tuple(host.calls):
+            scope.cancel()
+        self.say(reason)
+        self._tell_if_empty()
+
+    @asynccontextmanager
+    async def place(self, demand: Demand) -> AsyncIterator[Host]:
+        """A node for a rollout, as soon as one takes it; it counts there until the block ends."""
+        ticket = self._line.enter(demand)
+        waiting = self._waiting[ticket] = _Waiting(anyio.Event())
+        self._serve()
+        try:
+            await waiting.placed.wait()
+        except BaseException:
+            if waiting.host is None:
+                del self._waiting[ticket]
+                self._line.leave(demand, ticket)
+            else:
+                self._count(waiting.host, demand, begins=False)
+            raise
+        host = waiting.host
+        if host is None:
+            raise RuntimeError("A rollout was placed nowhere.")
+        try:
+            yield host
+        finally:
+            self._count(host, demand, begins=False)
+            self._serve()
+
+    def _serve(self) -> None:
+        """Give nodes to those in line."""
+        while (placed := self._line.next(self._candidates)) is not None:
+            waiting = self._waiting.pop(placed.ticket)
+            waiting.host = self.hosts[placed.node]
+            self._count(waiting.host, placed.demand, begins=True)
+            waiting.placed.set()
+
+    def _count(self, host: Host, demand: Demand, *, begins: bool) -> None:
+        candidate = self._candidates.get(host.node.id)
+        if candidate is not None and self.hosts.get(host.node.id) is host:
+            load = candidate.load.with_rollout(demand) if begins else candidate.load.without_rollout(demand)
+            self._candidates[host.node.id] = candidate._replace(load=load)
+
+    def lost(self, host: Host, error: NodeLost) -> None:
+        """A call to a node has failed."""
+        self._lose(host, str(error))
+
+    async def close(self) -> None:
+        """End the hosts with everything they run, then the connection."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as group:
+                for host in self.hosts.values():
+                    group.start_soon(_close, host)
+            self.hosts.clear()
+            self._candidates.clear()
+            await self._cluster.close()
+
+
+async def _close(host: Host) -> None:
+    with anyio.move_on_after(CLOSE_SEC):
+        with suppress(Exception):  # it is ended either way
+            await host.link.call("close")
+    host.link.kill()

@@ -1,0 +1,160 @@
+"""Runs the items of a job on the nodes of a cluster, for the one engine there is.
+
+An item is ordered from one node, once. Its folder comes back whole and the result with it; if the node is lost, that is
+the result of this try, and whether there is another one is decided by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from benchflow.cluster import NodeLost
+from benchflow.errors import BenchflowError, PackageError
+from benchflow.evaluation.scaled.abilities import Demand
+from benchflow.evaluation.scaled.demand import demand_of
+from benchflow.evaluation.scaled.fleet import Fleet, Host
+from benchflow.evaluation.scaled.folder_travel import take_back
+from benchflow.evaluation.scaled.lost_attempts import record_here, record_unscored
+from benchflow.evaluation.scaled.orders import Answer, Order, OrderedTask
+from benchflow.evaluation.scaled.parcels import Parcels
+from benchflow.evaluation.sources import Sources
+from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.record import JobRequest, Result, RolloutFolder
+from benchflow.rewards import Unscored, attribute
+from benchflow.task.package import TaskPackage
+
+_SENDS: Final = 2
+"""How often a package is sent to a node that finds it damaged."""
+
+
+class ScaledRunner:
+    """The runner of one job. `async with` keeps the nodes alive; the fleet belongs to the caller."""
+
+    def __init__(self, fleet: Fleet, request: JobRequest, local: Sources, *, job: int = 0) -> None:
+        """`local` has planned the tasks; it carries out those that need no machine. `job` counts on the hosts."""
+        self._fleet: Final = fleet
+        self._request: Final = request
+        self._local: Final = local
+        self._job: Final = job
+        self._parcels: Final = Parcels()
+        self._demands: Final[dict[TaskRef, Demand]] = {}
+        self._working = self._fleet.working()
+
+    async def __aenter__(self) -> Self:
+        await self._working.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._working.__aexit__(kind, error, trace)
+        finally:
+            await self._local.__aexit__(kind, error, trace)
+
+    async def prepare(self, task: TaskRef) -> None:
+        """Each node builds what it needs itself."""
+
+    async def run(self, item: WorkItem, folder: Path) -> Result:
+        payload = item.task.payload
+        if isinstance(payload, TaskPackage) and not payload.valid:
+            return await self._local.run(item, folder)  # nothing is started for it
+        try:
+            task = self._ordered(item.task)
+        except PackageError as error:
+            return await record_unscored(item, self._request, folder, attribute(error, "package", "plan"))
+        async with self._fleet.place(self._demand(item.task)) as host:
+            try:
+                return await self._on(host, item, task, folder)
+            except NodeLost as error:
+                self._fleet.lost(host, error)
+                verdict = Unscored("infrastructure", "plan", "node-lost", str(error))
+            except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
+                verdict = attribute(error, "infrastructure", "plan")
+            return await record_unscored(item, self._request, folder, verdict)
+
+    def _demand(self, task: TaskRef) -> Demand:
+        if task not in self._demands:
+            self._demands[task] = demand_of(task, self._request, os.environ)
+        return self._demands[task]
+
+    def _ordered(self, task: TaskRef) -> OrderedTask:
+        parcel, cube = None, None
+        if isinstance(task.payload, TaskPackage):
+            parcel = self._parcels.digest(task.payload)
+        else:
+            name, config = task.payload
+            cube = (name, config.model_dump_json())
+        return OrderedTask(task.id, task.path, task.digest, task.environment, task.roles, parcel, cube)
+
+    async def _on(self, host: Host, item: WorkItem, task: OrderedTask, folder: Path) -> Result:
+        order = Order(secrets.token_hex(8), self._job, folder.name, task, item.attempt, item.key, item.line_up)
+        host.orders[order.id] = order.rollout
+        try:
+            answer = await self._answer(host, order, item)
+            if answer.folder is None:
+                await record_here(answer.result, folder)
+                return answer.result
+
+            async def fetch(offset: int, size: int) -> bytes:
+                part: bytes = await host.call("fetch", order.id, offset, size)
+                return part
+
+            await take_back(folder, answer.folder, fetch)
+            if answer.folder.data is None:
+                await host.call("release", order.id)
+            return answer.result
+        finally:
+            del host.orders[order.id]
+
+    async def _answer(self, host: Host, order: Order, item: WorkItem) -> Answer:
+        for _ in range(_SENDS):
+            if order.task.parcel is not None:
+                await self._give(host, order.task.parcel, item.task.payload)
+            answer: Answer | None = await host.call("run", order)
+            if answer is not None:
+                return answer
+            host.parcels.pop(order.task.parcel or "", None)
+        message = f"The package {item.task.name} is damaged on node {host.node} each time it arrives."
+        raise BenchflowError(message, code="parcel-damaged")
+
+    async def _give(self, host: Host, digest: str, package: TaskPackage) -> None:
+        """Send a package to a node, unless it is there or on its way."""
+        while (sent := host.parcels.get(digest)) is not None:
+            await sent.wait()
+            if host.parcels.get(digest) is sent:
+                return
+        sent = host.parcels[digest] = anyio.Event()
+        parcel = None
+        try:
+            parcel = self._parcels.parcel(package)
+            offset = 0
+            while offset < parcel.size:
+                part = parcel.part(offset)
+                await host.call("take", digest, offset, parcel.size, part)
+                offset += len(part)
+        except BaseException:
+            del host.parcels[digest]
+            raise
+        finally:
+            if parcel is not None:
+                parcel.discard()
+            sent.set()
+
+    def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
+        return self._local.can_score_again(item, folder, result)
+
+    async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
+        return await self._local.score_again(item, folder, result)
+
+
+def demands_of(tasks: Sequence[TaskRef], request: JobRequest, environ: Mapping[str, str]) -> frozenset[Demand]:
+    """What the tasks of a job need of nodes."""
+    return frozenset(demand_of(task, request, environ) for task in tasks)
