@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         work_key,
     )
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, TaskChoice, list_jobs
+    from benchflow.record.job_nodes import JobNode, JobNodes, LiveRollout, read_nodes
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
     from benchflow.record.model_calls import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         EarlierScore,
         Fidelity,
         Isolation,
+        NodeNote,
         NotCarriedOver,
         Notes,
         RescoreNote,
@@ -116,18 +118,22 @@ __all__ = [
     "Fidelity",
     "Isolation",
     "Job",
+    "JobNode",
+    "JobNodes",
     "JobPlaces",
     "JobRecord",
     "JobRequest",
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "LiveRollout",
     "MessageFile",
     "MessagePart",
     "MessageParts",
     "ModelCall",
     "ModelCalls",
     "NoOutcome",
+    "NodeNote",
     "NotCarriedOver",
     "Notes",
     "Outcome",
@@ -179,6 +185,7 @@ __all__ = [
     "read_lines",
     "read_messages",
     "read_model_calls",
+    "read_nodes",
     "read_rewards",
     "read_summary",
     "read_tool_calls",
@@ -201,6 +208,7 @@ __getattr__ = lazy_names(
             "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
         ),
         "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults TaskChoice list_jobs",
+        "benchflow.record.job_nodes": "JobNode JobNodes LiveRollout read_nodes",
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
         "benchflow.record.model_calls": (
@@ -209,7 +217,7 @@ __getattr__ = lazy_names(
         "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
-            "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
+            "NodeNote NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
             "VerifierPart WiderCheck WithheldChange Workspace"
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",

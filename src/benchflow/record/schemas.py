@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_type_hints
 from benchflow.record.arena_record import ArenaMessage, RoleToolCall
 from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
 from benchflow.record.job import JOB_SCHEMA, JobRecord
+from benchflow.record.job_nodes import NODES_SCHEMA, JobNodes
 from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
 from benchflow.record.model_calls import ModelCall
 from benchflow.record.outcome import Outcome
@@ -32,6 +33,7 @@ Document = Literal[
     "arena-tool-call",
     "proof-report",
     "leaderboard",
+    "nodes",
 ]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "result": (Result, RESULT_SCHEMA),
@@ -44,9 +46,10 @@ DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "arena-tool-call": (RoleToolCall, None),
     "proof-report": (ProofReport, PROOF_REPORT_SCHEMA),
     "leaderboard": (Leaderboard, LEADERBOARD_SCHEMA),
+    "nodes": (JobNodes, NODES_SCHEMA),
 }
 """`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl`, `rewards.jsonl`, `model_calls.jsonl`,
-`a2a/messages.jsonl` and `a2a/tool_calls.jsonl`, `proof-report.json`, `leaderboard.json`."""
+`a2a/messages.jsonl` and `a2a/tool_calls.jsonl`, `proof-report.json`, `leaderboard.json`, `nodes.json`."""
 _REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
 
 
