@@ -14,7 +14,7 @@ from benchflow.gym import UnscoredError
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.serve.opening import EpisodeSettings
 from benchflow.serve.remote.cluster_opener import ClusterOpener
-from benchflow.serve.remote.episode_orders import HOST, HostSettings
+from benchflow.serve.remote.episode_orders import HOST
 from benchflow.testing import CallFault, InProcessCluster
 from benchflow.trainers import make_vector
 from benchflow.trainers.package_env import PackageEnv
@@ -39,13 +39,18 @@ def over_nodes(sandbox_name):
 
     @contextmanager
     def over_nodes(sources, num_envs, nodes=2, most=64, **options):
-        settings = EpisodeSettings(sandbox_name)
-        host = HostSettings(settings, ("counter-cube",), most)
-        cluster = InProcessCluster(HOST, (host,), nodes=nodes)
+        cluster = None
+
+        def connect(host):
+            nonlocal cluster
+            cluster = InProcessCluster(HOST, (host,), nodes=nodes)
+            return cluster
+
+        opener = ClusterOpener(sources, EpisodeSettings(sandbox_name), connect, most=most, pulse_sec=0.05)
         entered = LOOP.portal().wrap_async_context_manager(cluster)
         entered.__enter__()
         try:
-            envs = EpisodeVectorEnv(ClusterOpener(sources, settings, cluster, beat_sec=0.05), num_envs, **options)
+            envs = EpisodeVectorEnv(opener, num_envs, **options)
             try:
                 yield envs, cluster
             finally:
@@ -260,7 +265,7 @@ def test_a_vector_without_nodes_waits_and_then_says_so_and_continues_when_one_jo
             cluster.grow()
 
         LOOP.run(grow)
-        LOOP.run(envs._opener.fleet.wait_for_change)
+        LOOP.run(envs._opener.places.wait_for_change)
         _, rewards, _, truncated, infos = envs.step((DONE,) * 2)
         assert (rewards.tolist(), truncated.any()) == ([0.0, 0.0], False)
         assert infos["_node"].all()

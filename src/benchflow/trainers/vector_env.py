@@ -118,7 +118,7 @@ class EpisodeVectorEnv(VectorEnv[Observation, tuple[str, ...], np.ndarray[Any, A
         self._entered.__enter__()
         try:
             if isinstance(opener, ClusterOpener):
-                opener.require_room([tasks[n % len(tasks)] for n in range(num_envs)])
+                opener.require_room(num_envs)
         except NoRoom as error:
             self.close()
             raise UsageError(str(error), code="no-room") from error

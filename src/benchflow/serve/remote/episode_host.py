@@ -1,14 +1,15 @@
 """`EpisodeHost`: plays the episodes of one node, and knows nothing of what carries the calls.
 
-A driver orders episodes under ids of its own, calls them, and ends them. Each `pulse` lists the episodes that it still
-wants. What it does not list is ended, and without a pulse for the length of the lease everything is: a node that is
-cut off from its driver plays for nobody.
+A driver orders episodes under ids of its own, calls them, ends them, and says all the time which ones it still wants.
+Others are ended, and when it has not been heard for the length of the lease, all are: a node that is cut off from its
+driver plays for nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,20 +19,26 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
-from benchflow.cluster.parcels import Parcel, open_parcel
-from benchflow.errors import EnvironmentFailure
+from benchflow.errors import BenchflowError
+from benchflow.evaluation.scaled.abilities import NodeFacts
+from benchflow.evaluation.scaled.facts import find_facts, places
+from benchflow.evaluation.scaled.machine_room import vitals
+from benchflow.evaluation.scaled.node_host import cube_payload
+from benchflow.evaluation.scaled.orders import Pulse
+from benchflow.evaluation.scaled.parcels import Arrivals
+from benchflow.evaluation.work import TaskRef
 from benchflow.files.scratch import scratch_folder
 from benchflow.files.user_store import default_store
-from benchflow.gym.shared import PACKAGES
+from benchflow.record import TaskId
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
 from benchflow.serve.episode import Call, CallRefused, CallResult, Episode, ToolSpec, score_calls
 from benchflow.serve.opening import EpisodeMaker
-from benchflow.serve.remote.episode_orders import Answer, Ended, EpisodeOrder, HostFacts, HostSettings
+from benchflow.serve.remote.episode_orders import Answer, Ended, EpisodeOrder, HostSettings
 from benchflow.serve.served_tasks import ServedTask
-from cube.registry import installed
+from benchflow.task.taken import CHANGED
 
 _MISSED: Final = 2
-"""Pulses that do not list an episode before it is ended: the first may have left before the order."""
+"""Lists without an episode before it is ended: the first may have left before the order."""
 _NODE: Final = "node"
 
 
@@ -46,7 +53,7 @@ class Held:
     """Around every call that runs; cancelled when it ends."""
     idle: anyio.Event = field(default_factory=anyio.Event)
     missed: int = 0
-    """Pulses in a row that did not list it."""
+    """Lists in a row that did not have it."""
     sent: tuple[ToolSpec, ...] | None = None
     """The tools that the driver knows."""
 
@@ -77,55 +84,61 @@ class EpisodeHost:
     """All episodes of one driver on this node. `close` ends them, and what they share."""
 
     def __init__(self, settings: HostSettings) -> None:
-        """A cube of the driver that is not installed here is not played here."""
         self._settings: Final = settings
-        self._cubes: Final = tuple(name for name in settings.cubes if name in installed())
-        self._maker: Final = EpisodeMaker(settings.episodes, self._cubes, places=[default_store()])
+        self._maker: Final = EpisodeMaker(settings.episodes, places=[default_store()])
+        self._place: Final = scratch_folder("episodes-")
+        self._arrivals: Final = Arrivals(self._place)
         self._held: Final[dict[str, Held]] = {}
-        self._packages: Final[dict[str, ServedTask]] = {}
-        """What was taken, by content."""
         self._heard = 0.0
         self._watch: asyncio.Task[None] | None = None
         self._ending: Final[set[asyncio.Task[None]]] = set()
 
-    async def facts(self) -> HostFacts:
+    async def facts(self, name: str, processors: float | None) -> NodeFacts:
+        """What this machine is."""
         self._hear()
-        return HostFacts(self._settings.most, frozenset(self._cubes))
+        return await find_facts(name, self._settings.asked, self._place, processors=processors)
 
-    async def pulse(self, wanted: frozenset[str]) -> int:
-        """The driver lives and wants these episodes; how many there are."""
+    async def pulse(self) -> Pulse:
+        """The driver is there; what this node has free."""
+        self._hear()
+        return Pulse(vitals(places(self._place)), time.time())
+
+    async def keep(self, wanted: frozenset[str]) -> None:
+        """The driver wants these episodes, and no others."""
         self._hear()
         for name, held in list(self._held.items()):
             held.missed = 0 if name in wanted else held.missed + 1
             if held.missed >= _MISSED:
                 self._abandon(name)
-        return len(self._held)
 
-    async def take(self, parcel: Parcel) -> None:
-        """Keep a package, checked by its digest; `PackageError` if it is not what it says."""
-        folder = await anyio.to_thread.run_sync(open_parcel, parcel)
-        package = await anyio.to_thread.run_sync(PACKAGES.load, folder)
-        task = ServedTask(_NODE, _NODE, 0, package.name, package.content_digest, folder, package.digest)
-        self._packages[parcel.content_digest] = task
+    async def take(self, digest: str, offset: int, size: int, data: bytes) -> None:
+        """A piece of a parcel."""
+        self._hear()
+        await anyio.to_thread.run_sync(self._arrivals.take, digest, offset, size, data)
 
     async def begin(self, order: EpisodeOrder) -> Answer:
         """Start an episode; the result is its prompt."""
-        if len(self._held) >= self._settings.most:
-            reason = f"The node plays {self._settings.most} episodes, as many as it may."
-            verdict = Unscored("infrastructure", "environment", "node-full", reason)
-            return Answer(verdict=verdict, told=verdict)
+        self._hear()
         records = scratch_folder("records-") if self._settings.keeps_records else None
         try:
-            held = Held(self._maker.open(self._ordered(order), records=records), records)
-        except EnvironmentFailure as error:
-            verdict = attribute(error, "environment", "environment")
+            task = self._ordered(order)
+        except BenchflowError as error:
+            verdict = attribute(error, "infrastructure", "environment")
             return Answer(verdict=verdict, told=verdict)
+        if task is None:
+            return Answer(missing=True)
+        held = Held(self._maker.open(task, records=records), records)
         self._held[order.id] = held
 
         async def begin() -> CallResult:
             return CallResult(await held.episode.begin())
 
-        return await self._answered(held, begin)
+        answer = await self._answered(held, begin)
+        if isinstance(answer.verdict, Unscored) and answer.verdict.code == CHANGED and order.parcel is not None:
+            self._arrivals.forget(order.parcel)  # the copy in the cache of this node was changed
+            await self.end(order.id)
+            return Answer(missing=True)
+        return answer
 
     async def call(self, name: str, tool: str, arguments: Mapping[str, Any]) -> Answer:
         """A call of an episode."""
@@ -171,26 +184,25 @@ class EpisodeHost:
             watch.cancel()
         await self._end_all()
         async with self._maker:
-            return
+            shutil.rmtree(self._place, ignore_errors=True)
 
     async def _end_all(self) -> None:
         async with anyio.create_task_group() as ending:
             for name in list(self._held):
                 ending.start_soon(self.end, name)
 
-    def _ordered(self, order: EpisodeOrder) -> ServedTask:
-        """The task that is ordered, if it is the same here."""
-        if order.cube is None:
-            if order.digest not in self._packages:
-                raise EnvironmentFailure(f"The node does not have the package '{order.task}'.", code="package-missing")
-            return self._packages[order.digest].seeded(order.seed)
-        listed = self._maker.cube_tasks.get(order.cube, ())
-        found = next((ref for ref in listed if ref.name == order.task), None)
-        if found is None or found.digest != order.digest:
-            has = "does not have" if found is None else "has another version of"
-            sentence = f"The node {has} the task '{order.task}': install the same cube on all machines."
-            raise EnvironmentFailure(sentence, code="cube-differs")
-        return ServedTask(_NODE, _NODE, 0, order.task, order.digest, found).seeded(order.seed)
+    def _ordered(self, order: EpisodeOrder) -> ServedTask | None:
+        """The task that is ordered; None if its package is not here."""
+        if order.cube is not None:
+            name, digest = order.task, order.cube.digest
+            payload = cube_payload(order.cube.name, order.cube.config, digest)
+            ref = TaskRef(TaskId(name, digest), name, digest, payload=payload)
+            return ServedTask(_NODE, _NODE, 0, name, digest, ref).seeded(order.seed)
+        package = self._arrivals.known(order.parcel or "")
+        if package is None:
+            return None
+        digests = package.content_digest, package.path, package.digest
+        return ServedTask(_NODE, _NODE, 0, order.task, *digests).seeded(order.seed)
 
     async def _answered(self, held: Held, work: Callable[[], Awaitable[CallResult]]) -> Answer:
         """Carry out work on an episode; every outcome is a value, since errors do not travel well."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from benchflow.evaluation.scaled.facts import Asked
 from benchflow.rewards import Verdict
 from benchflow.serve.episode import CallResult, Reason, ToolSpec
 from benchflow.serve.opening import EpisodeSettings
 
 HOST: Final = "benchflow.serve.remote.episode_host:EpisodeHost"
 """What a cluster starts on each node, with `HostSettings`."""
-LEASE_SEC: Final = 90.0
-"""Three times as long as a driver waits for a node: what it still waits for is not ended there."""
+LEASE_SEC: Final = 60.0
+"""Twice as long as a driver waits for a node: what it still waits for is not ended there."""
 MOST_EPISODES: Final = 256
 """How many episodes a node plays at one time, unless its driver says otherwise."""
 
@@ -22,13 +23,22 @@ class HostSettings:
     """How a host plays."""
 
     episodes: EpisodeSettings = field(default_factory=EpisodeSettings)
-    cubes: tuple[str, ...] = ()
-    """Whose tasks may be ordered."""
-    most: int = MOST_EPISODES
+    asked: Asked = field(default_factory=Asked)
+    """What the driver wants to know of nodes."""
     keeps_records: bool = False
     """Whether calls of models are recorded and sent back."""
     lease_sec: float = LEASE_SEC
     """Without a pulse for this long, everything ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CubeOrder:
+    """A task of a cube: a node where it would be another one refuses it."""
+
+    name: str
+    config: str
+    """As JSON."""
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +48,11 @@ class EpisodeOrder:
     id: str
     """Of the episode, chosen by the driver."""
     task: str
-    """The id of the task, for people and for cubes."""
-    digest: str
-    """The content of a package, or the identity of a cube's task: a node that has another one refuses it."""
-    cube: str | None = None
-    """None for a package."""
+    """Its name, for people."""
+    parcel: str | None = None
+    """The digest of the parcel of a package."""
+    cube: CubeOrder | None = None
     seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostFacts:
-    """What a host says about its node when it has started."""
-
-    most: int
-    """How many episodes it plays at one time."""
-    cubes: frozenset[str] = frozenset()
-    """The cubes that are installed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,8 @@ class Answer:
     scores_groups: bool = False
     gone: str | None = None
     """The node does not have the episode any more; a sentence says why."""
+    missing: bool = False
+    """The node does not have the package, or not whole any more: it has to be sent."""
 
 
 @dataclass(frozen=True, slots=True)

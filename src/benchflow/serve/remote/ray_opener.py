@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchflow.cluster.ray_cluster import RayCluster
-from benchflow.serve.opening import EpisodeSettings, cube_names
+from benchflow.serve.opening import EpisodeSettings
 from benchflow.serve.remote.cluster_opener import ClusterOpener
 from benchflow.serve.remote.episode_orders import HOST, MOST_EPISODES, HostSettings
 from benchflow.serve.server_log import Log, silent
@@ -21,12 +21,11 @@ def ray_opener(
     most: int = MOST_EPISODES,
     log: Log = silent,
 ) -> ClusterOpener:
-    """An opener on the cluster at an address, to which this process is connected now; `UsageError` if it cannot be.
+    """An opener on the cluster at an address, to which this process is connected now; `UsageError` if it cannot be."""
 
-    `most` is how many episodes a node plays at one time.
-    """
-    host = HostSettings(settings, tuple(cube_names(sources)), most, keeps_records=records is not None)
-    cluster = RayCluster(address, HOST, (host,))
-    opener = ClusterOpener(sources, settings, cluster, records=records, log=log)
-    cluster.connect()
-    return opener
+    def connect(host: HostSettings) -> RayCluster:
+        cluster = RayCluster(address, HOST, (host,))
+        cluster.connect()
+        return cluster
+
+    return ClusterOpener(sources, settings, connect, records=records, most=most, log=log)

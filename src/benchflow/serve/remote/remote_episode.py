@@ -7,23 +7,25 @@ episode without a score (`infrastructure`, `node-lost`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio
 
 from benchflow.cluster import NodeLost
+from benchflow.errors import InfrastructureFailure
 from benchflow.rewards import Attributed, Unscored, Verdict
 from benchflow.rewards.verdict import Phase
 from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import Block, Call, CallRefused, CallResult, Episode, ToolSpec
 from benchflow.serve.package_episode import PACKAGE_TOOLS
 from benchflow.serve.remote.episode_orders import Answer, Ended, EpisodeOrder
-from benchflow.serve.remote.fleet import Fleet, Member
+from benchflow.serve.remote.session_places import Place, SessionPlaces
 
 NODE_LOST: Final = "node-lost"
-Prepare = Callable[[Member], Awaitable[EpisodeOrder]]
-"""Sends a node what it needs, and returns the order without the id of the episode."""
+_SENDS: Final = 2
+"""How often a package is sent to a node that finds it damaged."""
+Prepare = Callable[[Place], Awaitable[EpisodeOrder]]
+"""Sends a node what it needs, and returns the order."""
 OnRecords = Callable[[Mapping[str, bytes]], Awaitable[None]]
 
 
@@ -47,16 +49,16 @@ class RemoteEpisode(Episode):
 
     def __init__(
         self,
-        fleet: Fleet,
-        place: tuple[Member, str],
+        places: SessionPlaces,
+        place: Place,
         prepare: Prepare,
         discretion: Discretion,
         on_records: OnRecords | None = None,
     ) -> None:
         self._told: Final = ToldThere(discretion)
         super().__init__(self._told)
-        self._fleet: Final = fleet
-        self._member, self._name = place
+        self._places: Final = places
+        self._place: Final = place
         self._prepare: Final = prepare
         self._on_records: Final = on_records
         self._tools: tuple[ToolSpec, ...] = PACKAGE_TOOLS
@@ -67,21 +69,27 @@ class RemoteEpisode(Episode):
     @property
     def node(self) -> str:
         """The host name of the machine that plays it."""
-        return self._member.node.host
+        return self._place.host.node.host
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._tools
 
     async def _begin(self) -> tuple[Block, ...]:
-        with lost_in("environment"):
-            order = replace(await self._prepare(self._member), id=self._name)
-            self._ordered = True
-            answer: Answer = await self._member.call("begin", order)
-        return self._result(answer, "environment").blocks
+        answer = Answer()
+        for _ in range(_SENDS):
+            with lost_in("environment"):
+                order = await self._prepare(self._place)
+                self._ordered = True
+                answer = await self._place.call("begin", order)
+            if not answer.missing:
+                return self._result(answer, "environment").blocks
+            self._place.host.parcels.pop(order.parcel or "", None)
+        message = f"The package {order.task} is damaged on node {self.node} each time it arrives."
+        raise InfrastructureFailure(message, code="parcel-damaged")
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         with lost_in("agent"):
-            answer: Answer = await self._member.call("call", self._name, name, dict(arguments))
+            answer: Answer = await self._place.call("call", self._place.name, name, dict(arguments))
         result = self._result(answer, "agent")
         if result.finished:
             self.progress.verdict = answer.verdict
@@ -89,7 +97,7 @@ class RemoteEpisode(Episode):
 
     async def _finish(self) -> Verdict:
         with lost_in("agent"):
-            answer: Answer = await self._member.call("finish", self._name)
+            answer: Answer = await self._place.call("finish", self._place.name)
         self._result(answer, "agent")
         if answer.verdict is None:
             raise RuntimeError("The node ended the episode without a verdict.")
@@ -119,7 +127,7 @@ class RemoteEpisode(Episode):
 
     async def scored_copy(self, calls: Sequence[Call]) -> Verdict:
         with lost_in("verify"):
-            found: list[Verdict] | None = await self._member.call("score", self._name, [list(calls)])
+            found: list[Verdict] | None = await self._place.call("score", self._place.name, [list(calls)])
         if found is None:
             raise CallRefused("episode_finished", "The episode is over: no further calls are accepted.")
         return found[0]
@@ -131,13 +139,13 @@ class RemoteEpisode(Episode):
         with anyio.CancelScope(shield=True):
             try:
                 if self._ordered:
-                    ended: Ended = await self._member.call("end", self._name)
+                    ended: Ended = await self._place.call("end", self._place.name)
                     if ended.records and self._on_records is not None:
                         await self._on_records(ended.records)
             except NodeLost:
                 pass  # all that ran there ends with it, or by its lease
             finally:
-                self._fleet.free(self._member, self._name)
+                self._places.free(self._place)
 
 
 class lost_in:  # noqa: N801 - used as a statement: with lost_in("agent")
