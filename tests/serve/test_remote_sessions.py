@@ -141,13 +141,13 @@ async def test_a_lost_node_ends_its_sessions_unscored_and_the_others_continue(op
         for episode in (first, second, third):
             await episode.begin()
         lost, alive = cluster.nodes
-        assert [first.node, second.node, third.node] == [lost.host, alive.host, lost.host]
+        assert [first.node, second.node, third.node] == [str(lost), str(alive), str(lost)]
         cluster.inject(lost, "call", CallFault(lost="during"))
         for episode in (first, third):  # one in a call, one between two calls
             with pytest.raises(Attributed) as caught:
                 await episode.call("bash", DONE)
             assert (caught.value.verdict.category, caught.value.verdict.code) == ("infrastructure", "node-lost")
-            assert lost.host in caught.value.verdict.reason
+            assert str(lost) in caught.value.verdict.reason
             assert episode.verdict.reward is None
             assert await episode.finish() == caught.value.verdict
             with pytest.raises(CallRefused):
@@ -156,7 +156,7 @@ async def test_a_lost_node_ends_its_sessions_unscored_and_the_others_continue(op
         assert (await second.finish()).reward == 1.0
         again = opener.open(plain)
         await again.begin()
-        assert again.node == alive.host
+        assert again.node == str(alive)
         await again.close()
 
 

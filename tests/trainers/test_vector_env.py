@@ -224,7 +224,7 @@ def test_environments_of_a_lost_node_are_unscored_and_start_again_on_others(over
     with over_nodes([str(packages)], 8) as (envs, cluster):
         _, infos = envs.reset()
         lost, alive = cluster.nodes
-        there = infos["node"] == lost.host
+        there = infos["node"] == str(lost)
         assert there.sum() == 4
         LOOP.run(_lose, cluster, lost)
         _, rewards, terminated, truncated, infos = envs.step((DONE,) * 8)
@@ -233,7 +233,7 @@ def test_environments_of_a_lost_node_are_unscored_and_start_again_on_others(over
         assert set(infos["unscored"]["code"][there]) == {"node-lost"}
         assert infos["_unscored"].tolist() == there.tolist()
         _, rewards, _, truncated, infos = envs.step((SUBMIT,) * 8)
-        assert set(infos["node"][there]) == {alive.host}
+        assert set(infos["node"][there]) == {str(alive)}
         assert rewards.tolist() == [0.0 if gone else 1.0 for gone in there]
         assert not truncated.any()
 
@@ -247,7 +247,7 @@ def test_an_episode_whose_node_is_lost_before_it_begins_is_started_elsewhere(ove
         lost, alive = cluster.nodes
         cluster.inject(lost, "begin", CallFault(lost="before"))
         _, infos = envs.reset()
-        assert set(infos["node"]) == {alive.host}
+        assert set(infos["node"]) == {str(alive)}
         assert envs.step((SUBMIT,) * 4)[1].tolist() == [0.0] * 4
 
 

@@ -23,13 +23,16 @@ from benchflow.gym.shared import PACKAGES
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest
 from benchflow.sandbox.factory import AUTO, taken_package
+from benchflow.sandbox.pulling import pull_policy
 from benchflow.serve.cube_episode import CubeEpisode
 from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import Episode
 from benchflow.serve.package_episode import EpisodeLimits, PackageEpisode
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, list_tasks
 from benchflow.task.package import TaskPackage
-from cube.task import Task
+from cube.benchmark import make_task
+from cube.stage import Stage
+from cube.task import Task, TaskConfig
 
 MOST_PLANNED: Final = 64
 """How many tasks are kept planned. Each keeps a copy of its package, whatever else is kept of packages."""
@@ -106,6 +109,29 @@ class EpisodeMaker:
             return CubeEpisode(task.id, spawn, self._settings.limits.max_calls, self._discretion)
         start = partial(self._start, payload, task, secrets or {}, records or self._records)
         return PackageEpisode(start, self._settings.limits, self._discretion)
+
+    async def stage(self, task: ServedTask) -> Stage:
+        """The stage of a gym task: its harness drives it by steps, and its limits are the harness's."""
+        config, make = await self._gym_task(task)
+        return Stage(lambda _: config, make)
+
+    async def _gym_task(self, task: ServedTask) -> tuple[TaskConfig[Any], Callable[[TaskConfig[Any]], Task[Any]]]:
+        """The config of a task, and what makes a live one of it."""
+        payload, settings = task.payload, self._settings
+        if isinstance(payload, TaskRef):
+            name, config = payload.payload
+            make: Callable[[TaskConfig[Any]], Task[Any]] = (await self._cubes.benchmark(name)).spawn
+        else:
+            from benchflow.gym import PackageBenchmarkConfig
+
+            places = PackageBenchmarkConfig(
+                paths=[str(payload)],
+                sandbox=settings.sandbox,
+                base_image=settings.base_image,
+                pull=pull_policy(settings.pull),
+            )
+            config, make = next(iter(places.get_task_configs())), lambda known: make_task(known, None, None)
+        return config if task.seed is None else config.model_copy(update={"seed": task.seed}), make
 
     async def _start(
         self, folder: Path, task: ServedTask, secrets: Mapping[str, str], records: Path | None

@@ -29,11 +29,12 @@ from benchflow.evaluation.work import TaskRef
 from benchflow.files import write_atomic
 from benchflow.gym.shared import PACKAGES
 from benchflow.plugins import SANDBOXES
+from benchflow.rewards import Attributed, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.serve.discretion import Discretion
 from benchflow.serve.opening import EpisodeSettings, cube_names, cubes_listed, declared_secrets
 from benchflow.serve.remote.episode_orders import LEASE_SEC, MOST_EPISODES, CubeOrder, EpisodeOrder, HostSettings
-from benchflow.serve.remote.remote_episode import RemoteEpisode
+from benchflow.serve.remote.remote_episode import RemoteEpisode, ordered
 from benchflow.serve.remote.served_demands import demand_of_served
 from benchflow.serve.remote.session_places import NoNode, Place, SessionPlaces
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, list_tasks
@@ -79,6 +80,21 @@ class ClusterOpener:
         place = self.places.take(self._demands[_key(task)], task.id)
         keep = partial(_keep_records, self._records) if self._records is not None else None
         return RemoteEpisode(self.places, place, partial(self._prepare, task, secrets or {}), self._discretion, keep)
+
+    async def stage(self, task: ServedTask) -> Place:
+        """A gym task on the node with the fewest episodes; the place there takes its calls (`rpc`) and its `end`.
+
+        Raises `NoNode`, or `Attributed`.
+        """
+        place = self.places.take(self._demands[_key(task)], task.id)
+        try:
+            answer = await ordered(place, "stage", partial(self._prepare, task, {}))
+            if isinstance(answer.verdict, Unscored):
+                raise Attributed(answer.verdict)
+        except BaseException:
+            self.places.free(place)
+            raise
+        return place
 
     async def open_soon(self, task: ServedTask, wait_sec: float) -> RemoteEpisode:
         """The same, once a node can play it; `NoNode` if none can for this long."""

@@ -1,4 +1,4 @@
-"""`EpisodeHost`: plays the episodes of one node, and knows nothing of what carries the calls.
+"""`EpisodeHost`: plays the episodes and gym tasks of one node, and knows nothing of what carries the calls.
 
 A driver orders episodes under ids of its own, calls them, ends them, and says all the time which ones it still wants.
 Others are ended, and when it has not been heard for the length of the lease, all are: a node that is cut off from its
@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 
-from benchflow.errors import BenchflowError
 from benchflow.evaluation.scaled.abilities import NodeFacts
 from benchflow.evaluation.scaled.facts import find_facts, places
 from benchflow.evaluation.scaled.machine_room import vitals
@@ -31,57 +29,22 @@ from benchflow.files.scratch import scratch_folder
 from benchflow.files.user_store import default_store
 from benchflow.record import TaskId
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
-from benchflow.serve.episode import Call, CallRefused, CallResult, Episode, ToolSpec, score_calls
+from benchflow.serve.episode import Call, CallRefused, CallResult, Episode, score_calls
 from benchflow.serve.opening import EpisodeMaker
 from benchflow.serve.remote.episode_orders import Answer, Ended, EpisodeOrder, HostSettings
+from benchflow.serve.remote.held_episodes import Held
+from benchflow.serve.remote.staged_task import StagedTask
 from benchflow.serve.served_tasks import ServedTask
 from benchflow.task.taken import CHANGED
 
 _MISSED: Final = 2
 """Lists without an episode before it is ended: the first may have left before the order."""
 _NODE: Final = "node"
-
-
-@dataclass(eq=False, slots=True)
-class Held:
-    """An episode that is played here."""
-
-    episode: Episode
-    records: Path | None
-    """Where calls of models are recorded; removed with it."""
-    scopes: set[anyio.CancelScope] = field(default_factory=set)
-    """Around every call that runs; cancelled when it ends."""
-    idle: anyio.Event = field(default_factory=anyio.Event)
-    missed: int = 0
-    """Lists in a row that did not have it."""
-    sent: tuple[ToolSpec, ...] | None = None
-    """The tools that the driver knows."""
-
-    @contextmanager
-    def running(self) -> Iterator[anyio.CancelScope]:
-        """Around a call: it ends when the episode does."""
-        with anyio.CancelScope() as scope:
-            self.scopes.add(scope)
-            try:
-                yield scope
-            finally:
-                self.scopes.discard(scope)
-                if not self.scopes:
-                    self.idle.set()
-
-    async def stop(self) -> None:
-        """End the calls that run, then the episode."""
-        with anyio.CancelScope(shield=True):
-            for scope in self.scopes:
-                scope.cancel()
-            if self.scopes:
-                self.idle = anyio.Event()
-                await self.idle.wait()
-            await self.episode.close()
+_GONE: Final = Answer(gone="The node has ended the episode: it was not heard of for too long.")
 
 
 class EpisodeHost:
-    """All episodes of one driver on this node. `close` ends them, and what they share."""
+    """All episodes and gym tasks of one driver on this node. `close` ends them, and what they share."""
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings: Final = settings
@@ -119,21 +82,17 @@ class EpisodeHost:
     async def begin(self, order: EpisodeOrder) -> Answer:
         """Start an episode; the result is its prompt."""
         self._hear()
+        task = self._ordered(order)
+        if not isinstance(task, ServedTask):
+            return task
         records = scratch_folder("records-") if self._settings.keeps_records else None
-        try:
-            task = self._ordered(order)
-        except BenchflowError as error:
-            verdict = attribute(error, "infrastructure", "environment")
-            return Answer(verdict=verdict, told=verdict)
-        if task is None:
-            return Answer(missing=True)
-        held = Held(self._maker.open(task, records=records), records)
-        self._held[order.id] = held
+        episode = self._maker.open(task, records=records)
+        held = self._held[order.id] = Held(episode, records)
 
         async def begin() -> CallResult:
-            return CallResult(await held.episode.begin())
+            return CallResult(await episode.begin())
 
-        answer = await self._answered(held, begin)
+        answer = await _answered(held, episode, begin)
         if isinstance(answer.verdict, Unscored) and answer.verdict.code == CHANGED and order.parcel is not None:
             self._arrivals.forget(order.parcel)  # the copy in the cache of this node was changed
             await self.end(order.id)
@@ -142,40 +101,57 @@ class EpisodeHost:
 
     async def call(self, name: str, tool: str, arguments: Mapping[str, Any]) -> Answer:
         """A call of an episode."""
-        held = self._held.get(name)
-        return _gone() if held is None else await self._answered(held, lambda: held.episode.call(tool, arguments))
+        held, episode = self._played(name)
+        if held is None or episode is None:
+            return _GONE
+        return await _answered(held, episode, lambda: episode.call(tool, arguments))
 
     async def finish(self, name: str) -> Answer:
         """End an episode with the verdict on what is there."""
-        held = self._held.get(name)
-        if held is None:
-            return _gone()
+        held, episode = self._played(name)
+        if held is None or episode is None:
+            return _GONE
 
         async def finish() -> CallResult:
-            await held.episode.finish()
+            await episode.finish()
             return CallResult(())
 
-        return await self._answered(held, finish)
+        return await _answered(held, episode, finish)
 
     async def score(self, name: str, candidates: Sequence[Sequence[Call]]) -> list[Verdict] | None:
         """The verdicts on what each list of calls makes of the state; None if the episode cannot be scored so."""
-        held, verdicts = self._held.get(name), None
-        if held is not None:
+        held, episode = self._played(name)
+        verdicts = None
+        if held is not None and episode is not None:
             with held.running(), suppress(CallRefused):
-                verdicts = await score_calls(held.episode, candidates)
+                verdicts = await score_calls(episode, candidates)
         return verdicts
 
-    async def end(self, name: str) -> Ended:
-        """Close an episode at any time and return what it recorded. One that is not there has ended."""
-        held = self._held.pop(name, None)
-        if held is None:
-            return Ended()
+    async def stage(self, order: EpisodeOrder) -> Answer:
+        """Open a gym task, which `rpc` drives."""
+        self._hear()
+        task = self._ordered(order)
+        if not isinstance(task, ServedTask):
+            return task
         try:
-            await held.stop()
-            return Ended(await anyio.to_thread.run_sync(_files, held.records))
-        finally:
-            if held.records is not None:
-                shutil.rmtree(held.records, ignore_errors=True)
+            self._held[order.id] = Held(StagedTask(await self._maker.stage(task)))
+        except Exception as error:  # noqa: BLE001 - a cube may raise anything
+            verdict = attribute(error, "environment", "environment")
+            return Answer(verdict=verdict, told=verdict)
+        return Answer()
+
+    async def rpc(self, name: str, question: bytes) -> bytes | None:
+        """The response to a request about a gym task; None if it is not here any more."""
+        held, answer = self._held.get(name), None
+        if held is not None and isinstance(held.playing, StagedTask):
+            with held.running():
+                answer = await held.playing.answer(question)
+        return answer
+
+    async def end(self, name: str) -> Ended:
+        """Close an episode or a gym task at any time; what it recorded. One that is not there has ended."""
+        held = self._held.pop(name, None)
+        return Ended() if held is None else await held.end()
 
     async def close(self) -> None:
         """End everything; safe to call again."""
@@ -191,34 +167,26 @@ class EpisodeHost:
             for name in list(self._held):
                 ending.start_soon(self.end, name)
 
-    def _ordered(self, order: EpisodeOrder) -> ServedTask | None:
-        """The task that is ordered; None if its package is not here."""
+    def _played(self, name: str) -> tuple[Held, Episode] | tuple[None, None]:
+        held = self._held.get(name)
+        return (held, held.playing) if held is not None and isinstance(held.playing, Episode) else (None, None)
+
+    def _ordered(self, order: EpisodeOrder) -> ServedTask | Answer:
+        """The task that is ordered, or why it cannot be played here."""
         if order.cube is not None:
-            name, digest = order.task, order.cube.digest
-            payload = cube_payload(order.cube.name, order.cube.config, digest)
-            ref = TaskRef(TaskId(name, digest), name, digest, payload=payload)
-            return ServedTask(_NODE, _NODE, 0, name, digest, ref).seeded(order.seed)
+            digest = order.cube.digest
+            try:
+                payload = cube_payload(order.cube.name, order.cube.config, digest)
+            except Exception as error:  # noqa: BLE001 - the config is the cube's own code
+                verdict = attribute(error, "infrastructure", "environment")
+                return Answer(verdict=verdict, told=verdict)
+            ref = TaskRef(TaskId(order.task, digest), order.task, digest, payload=payload)
+            return ServedTask(_NODE, _NODE, 0, order.task, digest, ref).seeded(order.seed)
         package = self._arrivals.known(order.parcel or "")
         if package is None:
-            return None
+            return Answer(missing=True)
         digests = package.content_digest, package.path, package.digest
         return ServedTask(_NODE, _NODE, 0, order.task, *digests).seeded(order.seed)
-
-    async def _answered(self, held: Held, work: Callable[[], Awaitable[CallResult]]) -> Answer:
-        """Carry out work on an episode; every outcome is a value, since errors do not travel well."""
-        answer = Answer(gone="The episode was ended while the call ran.")
-        with held.running():
-            try:
-                answer = Answer(await work())
-            except CallRefused as refused:
-                answer = Answer(refused=(refused.reason, str(refused)))
-            except Attributed as error:
-                answer = Answer(told=error.verdict)
-        episode = held.episode
-        verdict, tools = episode.verdict, episode.tools()
-        changed, held.sent = tools if tools != held.sent else None, tools
-        told = answer.told or (await episode.finish() if verdict is not None else None)
-        return replace(answer, verdict=verdict, told=told, tools=changed, scores_groups=episode.scores_groups)
 
     def _hear(self) -> None:
         """The driver was heard; from the first time on it is watched for."""
@@ -242,12 +210,17 @@ class EpisodeHost:
             await self.end(name)
 
 
-def _gone() -> Answer:
-    return Answer(gone="The node has ended the episode: it was not heard of for too long.")
-
-
-def _files(folder: Path | None) -> dict[str, bytes]:
-    if folder is None:
-        return {}
-    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
+async def _answered(held: Held, episode: Episode, work: Callable[[], Awaitable[CallResult]]) -> Answer:
+    """Carry out work on an episode; every outcome is a value, since errors do not travel well."""
+    answer = Answer(gone="The episode was ended while the call ran.")
+    with held.running():
+        try:
+            answer = Answer(await work())
+        except CallRefused as refused:
+            answer = Answer(refused=(refused.reason, str(refused)))
+        except Attributed as error:
+            answer = Answer(told=error.verdict)
+    verdict, tools = episode.verdict, episode.tools()
+    changed, held.sent = tools if tools != held.sent else None, tools
+    told = answer.told or (await episode.finish() if verdict is not None else None)
+    return replace(answer, verdict=verdict, told=told, tools=changed, scores_groups=episode.scores_groups)

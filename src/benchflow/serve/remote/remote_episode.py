@@ -68,24 +68,15 @@ class RemoteEpisode(Episode):
 
     @property
     def node(self) -> str:
-        """The host name of the machine that plays it."""
-        return self._place.host.node.host
+        """The machine that plays it."""
+        return str(self._place.host.node)
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._tools
 
     async def _begin(self) -> tuple[Block, ...]:
-        answer = Answer()
-        for _ in range(_SENDS):
-            with lost_in("environment"):
-                order = await self._prepare(self._place)
-                self._ordered = True
-                answer = await self._place.call("begin", order)
-            if not answer.missing:
-                return self._result(answer, "environment").blocks
-            self._place.host.parcels.pop(order.parcel or "", None)
-        message = f"The package {order.task} is damaged on node {self.node} each time it arrives."
-        raise InfrastructureFailure(message, code="parcel-damaged")
+        self._ordered = True
+        return self._result(await ordered(self._place, "begin", self._prepare), "environment").blocks
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         with lost_in("agent"):
@@ -146,6 +137,22 @@ class RemoteEpisode(Episode):
                 pass  # all that ran there ends with it, or by its lease
             finally:
                 self._places.free(self._place)
+
+
+async def ordered(place: Place, method: str, prepare: Prepare) -> Answer:
+    """What a node answers to an order. A package that it does not have, or not whole any more, is sent again.
+
+    `Attributed` if the node is lost, or refuses.
+    """
+    for _ in range(_SENDS):
+        with lost_in("environment"):
+            order = await prepare(place)
+            answer: Answer = await place.call(method, order)
+        if not answer.missing:
+            return answer
+        place.host.parcels.pop(order.parcel or "", None)
+    message = f"The package {order.task} is damaged on node {place.host.node} each time it arrives."
+    raise InfrastructureFailure(message, code="parcel-damaged")
 
 
 class lost_in:  # noqa: N801 - used as a statement: with lost_in("agent")
