@@ -30,7 +30,7 @@ OnRecords = Callable[[Mapping[str, bytes]], Awaitable[None]]
 
 
 class ToldThere(Discretion):
-    """What clients are told is decided on the node, which knows its own folders; this machine's are hidden besides."""
+    """The node decides what clients learn, since it knows its own folders; those of this machine are hidden too."""
 
     def __init__(self, here: Discretion) -> None:
         self._here: Final = here
