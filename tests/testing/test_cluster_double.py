@@ -22,6 +22,7 @@ class Host:
         self.started = started
         self.worked: list[object] = []
         self.may_finish = anyio.Event()
+        self.may_let_go = anyio.Event()
 
     async def work(self, order: object) -> list[object]:
         await anyio.lowlevel.checkpoint()
@@ -32,6 +33,10 @@ class Host:
         await self.may_finish.wait()
         self.worked.append(order)
         return order
+
+    async def hold(self, order: object) -> None:
+        await self.may_let_go.wait()
+        self.worked.append(order)
 
     async def clock(self) -> float:
         return 100.0
@@ -98,6 +103,23 @@ async def test_a_cut_node_keeps_working_and_its_answer_is_late():
             assert list(await cluster.members()) == ["node-1"]
             cluster.mend(link.node)
         assert outcome == ["order"]
+
+
+async def test_a_cut_host_hears_that_it_was_killed_when_the_node_is_back():
+    async with InProcessCluster(Host, nodes=1) as cluster:
+        link = await cluster.start(cluster.nodes[0])
+        host = cluster.host(link.node)
+        async with open_call(link, "wait", "order") as outcome, open_call(link, "hold", "longer") as other:
+            cluster.cut(link.node)
+            link.kill()
+            host.may_finish.set()
+            await anyio.wait_all_tasks_blocked()
+            assert host.worked == ["order"]
+            cluster.mend(link.node)
+            await anyio.wait_all_tasks_blocked()
+            host.may_let_go.set()
+        assert host.worked == ["order"]
+        assert [type(each) for each in (*outcome, *other)] == [NodeLost, NodeLost]
 
 
 async def test_a_caller_that_gives_up_does_not_stop_the_host():

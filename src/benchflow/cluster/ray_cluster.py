@@ -21,7 +21,16 @@ START_SEC: Final = 120.0
 """How long a node may take to start a process and import what the host needs."""
 _CALLS: Final = 100_000
 """Calls at once; the host decides how many of them work."""
-_DETAIL: Final = re.compile(r"exit detail: ([^\n]+?)(?:\. Some common causes|\n|$)")
+_DETAIL: Final = re.compile(r"(?:exit detail|temporarily unavailable): ([^\n]+?)(?:\. (?:Some|The task)|\n|$)")
+_WORDS: Final = {
+    "ActorDiedError": "the process of its host has ended",
+    "ActorUnavailableError": "the connection to it broke",
+    "NodeDiedError": "Ray declares it dead",
+    "LocalRayletDiedError": "the Ray node of this machine has ended",
+    "OutOfMemoryError": "Ray ended a process there for lack of memory",
+    "OutOfDiskError": "its disk is full",
+    "ObjectStoreFullError": "its object store is full",
+}
 
 
 class RayLink:
@@ -30,8 +39,11 @@ class RayLink:
     def __init__(self, node: Node, actor: Any) -> None:
         self.node: Final = node
         self._actor: Final = actor
+        self._killed = False
 
     async def call(self, method: str, /, *arguments: object) -> Any:
+        if self._killed:  # Ray would connect again, to any cluster of this machine, to find out
+            raise NodeLost(f"The host on {self.node} was killed.")
         try:
             return await self._actor.call.remote(method, arguments)
         except Exception as error:  # noqa: BLE001  # the boundary: what Ray raises becomes one of three things
@@ -55,6 +67,7 @@ class RayLink:
     def kill(self) -> None:
         import ray
 
+        self._killed = True
         if ray.is_initialized():
             ray.kill(self._actor, no_restart=True)
 
@@ -141,8 +154,8 @@ def _raise(node: Node, error: Exception) -> NoReturn:
 def _what_is_known(error: Exception) -> str:
     """Ray's reason, in a few words."""
     found = _DETAIL.search(str(error))
-    reason = found[1] if found is not None else _first_line(error)
-    return f"{type(error).__name__}: {reason[:300].strip().rstrip('.')}."
+    detail = (found[1] if found is not None else _first_line(error))[:300].strip().rstrip(".")
+    return f"{_WORDS.get(type(error).__name__, type(error).__name__)} ({detail})."
 
 
 def _first_line(error: Exception) -> str:

@@ -61,10 +61,10 @@ class CubeRunner:
         self._starting: Final = anyio.Lock()
         """A benchmark is set up once, even if many of its tasks begin at the same time."""
 
-    def tasks(self) -> list[TaskRef]:
+    def tasks(self, *, agents_here: bool = True) -> list[TaskRef]:
         """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
-            _require_policy(self._request)
+            _require_policy(self._request, here=agents_here)
         return self.listed()
 
     def listed(self) -> list[TaskRef]:
@@ -161,10 +161,12 @@ class DebugPolicy(Policy):
         return chosen if isinstance(chosen, list) else [chosen]
 
 
-def _require_policy(request: JobRequest) -> None:
+def _require_policy(request: JobRequest, *, here: bool) -> None:
     """Refuse an agent that cannot play, with the names of those that can."""
     try:
-        create_policy(request.agent, request.model).check()
+        policy = create_policy(request.agent, request.model)
+        if here:
+            policy.check()
     except UsageError as error:
         if error.code not in ("unknown-agent", "agent-kind"):
             raise

@@ -2,19 +2,23 @@
 
 Workers pull items one by one, so that the cost per item is the same for ten and for ten thousand. A result is in the
 store before the next item begins. If only the judge failed, the agent's work is scored again, not done again.
-Cancelling ends running items; an interrupted item leaves no line and is run again on resume.
+Cancelling ends running items; an interrupted item leaves no line and is run again on resume. While the machine keeps
+failing, a breaker holds back what has not started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 import anyio
 
-from benchflow.evaluation.store import JobStore
+from benchflow.errors import InfrastructureFailure
+from benchflow.evaluation.breaker import Breaker, evidence_of
+from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.work import Runner, WorkItem
 from benchflow.record import Counted, JobResults, Result, WorkKey
 from benchflow.task.taken import CHANGED
@@ -38,6 +42,12 @@ class Observer:
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         """A try failed, and another follows after `delay` seconds."""
 
+    def paused(self, result: Result, delay: float) -> None:
+        """The machine keeps failing, at last with this result: nothing new starts for `delay` seconds, then one try."""
+
+    def continued(self) -> None:
+        """That try has started, and everything continues."""
+
 
 def exponential_backoff(failures: int) -> float:
     """Seconds to wait after so many failures: 1, 2, 4, … up to 30."""
@@ -59,15 +69,26 @@ class Engine:
     """Which results go into the store."""
     unjudged: Mapping[WorkKey, Counted] = field(default_factory=dict)
     """Rollouts of earlier runs that are unscored only because of a judge, by key; see `unjudged`."""
+    breaker: Breaker = field(default_factory=Breaker)
+    command: str = "resume"
+    """What continues the job, where the breaker gives up."""
     _builds: dict[str, anyio.Event] = field(default_factory=dict)
+    _changed: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the state of the breaker has changed."""
+    _last_failure: Result | None = None
 
     async def run(self, items: Iterator[WorkItem]) -> None:
-        """Carry out all items; each is in the store when this returns."""
+        """Carry out all items; each is in the store when this returns.
+
+        If the breaker gives up, running items are finished and `InfrastructureFailure` is raised: the others are left.
+        """
         running = anyio.CapacityLimiter(self.concurrency)
         building = anyio.CapacityLimiter(self.build_concurrency)
 
         async def worker() -> None:
             for item in items:
+                if self.breaker.state == "given-up":
+                    return
                 await self._prepare(item, building)
                 async with running:
                     await self._run_with_retries(item)
@@ -75,6 +96,8 @@ class Engine:
         async with anyio.create_task_group() as group:
             for _ in range(self.concurrency + self.build_concurrency):
                 group.start_soon(worker)
+        if self.breaker.state == "given-up" and self._last_failure is not None:
+            raise self._gave_up(self._last_failure)
 
     async def _prepare(self, item: WorkItem, building: anyio.CapacityLimiter) -> None:
         """Build the environment of an item, or wait for a build that is already running."""
@@ -94,8 +117,8 @@ class Engine:
 
     async def _run_with_retries(self, item: WorkItem) -> None:
         tries = 0
-        self.observer.started(item)
-        following: Counted | None = await self._begin(item)
+        following: Counted | None = await self._tried(item, lambda: self._begin(item))
+        last = following
         while following is not None:
             last, following = following, None
             tries += 1
@@ -103,10 +126,58 @@ class Engine:
                 delay = self.backoff(tries)
                 self.observer.retrying(item, last.result, delay)
                 await anyio.sleep(delay)
-                self.observer.started(item)
-                following = await (self._score_again(item, last) if _is_unjudged(last.result) else self._run(item))
-        rollout, result = last
-        self.observer.finished(item, result, rollout)
+                again = (
+                    partial(self._score_again, item, last) if _is_unjudged(last.result) else partial(self._run, item)
+                )
+                following = await self._tried(item, again)
+                if following is None and self.breaker.state == "given-up":
+                    return
+        if last is not None:
+            self.observer.finished(item, last.result, last.rollout)
+
+    async def _tried(self, item: WorkItem, begin: Callable[[], Awaitable[Counted | None]]) -> Counted | None:
+        """One try, once the breaker lets it start; None if it never does, or if there is nothing to try."""
+        while not self._may_start(item):
+            if self.breaker.state == "given-up":
+                return None
+            with anyio.move_on_after(self.breaker.wait_sec(anyio.current_time())):
+                await self._changed.wait()
+        self.observer.started(item)
+        tried: Counted | None = None
+        try:
+            tried = await begin()
+        finally:
+            self._report(item, tried.result if tried is not None else None)
+        return tried
+
+    def _may_start(self, item: WorkItem) -> bool:
+        before = self.breaker.state
+        allowed = self.breaker.may_start(anyio.current_time(), item.key)
+        if before != "closed" and self.breaker.state == "closed":
+            self.observer.continued()
+        return allowed
+
+    def _report(self, item: WorkItem, result: Result | None) -> None:
+        """Tell the breaker how a try ended, and those who wait for it or watch it what follows."""
+        before, now = self.breaker.state, anyio.current_time()
+        evidence = "nothing" if result is None else evidence_of(result)
+        self.breaker.report(now, item.key, evidence)
+        if result is not None and evidence == "failed":
+            self._last_failure = result
+        if self.breaker.state == before:
+            return
+        if self.breaker.state == "open" and result is not None and evidence == "failed":
+            self.observer.paused(result, self.breaker.wait_sec(now))
+        elif self.breaker.state == "closed":
+            self.observer.continued()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _gave_up(self, result: Result) -> InfrastructureFailure:
+        reason = result.error.message if result.error is not None else ""
+        command = f"bench eval {self.command} {job_argument(self.store.folder)}"
+        why = f"The job was stopped, because the machine keeps failing: {reason.rstrip('.')}."
+        return InfrastructureFailure(f"{why} Fix this, then run: {command}", code="starts-failing")
 
     def _may_try_again(self, item: WorkItem, last: Counted, tries: int) -> bool:
         """Whether the failure is transient, and a retry would not run an agent again only because of a judge."""

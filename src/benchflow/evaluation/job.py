@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,15 +18,17 @@ import anyio
 from anyio import CancelScope
 
 from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.evaluation.breaker import DEFAULT_RULES, Breaker, BreakerRules
 from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
 from benchflow.evaluation.games.lineups import check_line_ups, planned_items
+from benchflow.evaluation.shards.dealing import dealt, whole_plan
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.task_choice import chosen_tasks
 from benchflow.evaluation.work import OpenRunner, TaskRef, WorkItem
 from benchflow.files.redaction import make_redactor, secret_values
-from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
+from benchflow.record import Job, JobRecord, JobRequest, Summary, WholePlan, WorkKey
 from benchflow.sandbox.pulling import OnPull
 from benchflow.task.bundles.package_files import pinned_source
 from benchflow.task.package import TaskPackage
@@ -37,10 +39,15 @@ def default_name(now: datetime | None = None) -> str:
     return (now or datetime.now(UTC)).strftime("%Y-%m-%d__%H-%M-%S")
 
 
-def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sources, list[TaskRef]]:
-    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled."""
+def plan_job(
+    request: JobRequest, *, on_pull: OnPull | None = None, agents_here: bool = True
+) -> tuple[Sources, list[TaskRef]]:
+    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled.
+
+    With `agents_here` the agents must be able to start on this machine.
+    """
     sources = Sources(request, on_pull)
-    found = sources.tasks()
+    found = sources.tasks(agents_here=agents_here)
     if not found:
         raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
     tasks = chosen_tasks(found, request.choice)
@@ -50,12 +57,37 @@ def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sou
     return sources, tasks
 
 
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The items of a job, and the plan that they are a shard of, or all of."""
+
+    items: tuple[WorkItem, ...]
+    whole: WholePlan
+
+    @property
+    def keys(self) -> frozenset[WorkKey]:
+        return frozenset(item.key for item in self.items)
+
+
+def job_plan(tasks: Sequence[TaskRef], request: JobRequest) -> JobPlan:
+    """What there is to do in a job; a shard without work is wrong usage."""
+    items = list(planned_items(tasks, request))
+    whole = whole_plan(items)
+    if request.shard is not None:
+        items = dealt(items, request.shard)
+        if not items:
+            rollouts = "1 rollout" if whole.rollouts == 1 else f"{whole.rollouts} rollouts"
+            raise UsageError(f"--shard {request.shard} has no work: the plan has {rollouts}.", code="no-tasks")
+    return JobPlan(tuple(items), whole)
+
+
 def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[TaskRef]) -> JobStore:
     """The store of a new job, its request kept for a later resume; a request that holds a secret is refused."""
     refuse_secrets(request, tasks)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     kept = replace(request, sources=_pinned(request.sources), directory=str(Path.cwd()))
-    return JobStore.create(jobs_dir, JobRecord(name, kept, len(planned_keys(tasks, request)), started))
+    plan = job_plan(tasks, request)
+    return JobStore.create(jobs_dir, JobRecord(name, kept, len(plan.keys), started, plan=plan.whole))
 
 
 def _pinned(sources: Sequence[str]) -> tuple[str, ...]:
@@ -89,14 +121,22 @@ def _texts(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from (("participant", text) for player in request.players for text in (player.agent, player.model or ""))
 
 
-def planned_keys(tasks: Sequence[TaskRef], request: JobRequest) -> set[WorkKey]:
-    """The keys of all items of a job."""
-    return {item.key for item in planned_items(tasks, request)}
-
-
 def work_left(job: Job, request: JobRequest, tasks: Sequence[TaskRef]) -> list[WorkItem]:
     """The items of a job that are still to be run."""
-    return list(remaining(planned_items(tasks, request), job.results))
+    return list(remaining(iter(job_plan(tasks, request).items), job.results))
+
+
+def require_same_shards(job: Job, plan: JobPlan) -> None:
+    """Refuse to continue a shard whose plan has other tasks now: some of its work would belong to another shard."""
+    request, before = job.record.request, job.record.plan
+    if request.shard is None or before is None or before.order == plan.whole.order:
+        return
+    message = (
+        f"Job '{job.folder.name}' is shard {request.shard} of a plan of {before.rollouts} rollouts, and tasks were "
+        "added or removed since: the shards would no longer fit together. Restore the tasks, or merge the shards and "
+        "resume the merged job."
+    )
+    raise UsageError(message, code="plan-changed")
 
 
 async def run_job(
@@ -107,7 +147,8 @@ async def run_job(
     concurrency: int,
     build_concurrency: int,
     observer: Observer,
-    planned: Collection[WorkKey],
+    planned: JobPlan,
+    breaker: BreakerRules = DEFAULT_RULES,
 ) -> tuple[bool, Summary]:
     """Run items of a job; whether they were completed, and the summary of the planned work, written either way."""
     _write_plan(store, planned)
@@ -118,6 +159,7 @@ async def run_job(
         build_concurrency=build_concurrency,
         observer=observer,
         unjudged=unjudged(store.results),
+        breaker=Breaker(breaker),
     )
     try:
         async with runner:
@@ -129,10 +171,11 @@ async def run_job(
     return completed, summary
 
 
-def _write_plan(store: JobStore, planned: Collection[WorkKey]) -> None:
+def _write_plan(store: JobStore, planned: JobPlan) -> None:
     """Store how much work is planned, and which results no longer belong to it, for everything that shows the job."""
-    superseded = superseded_keys(store.results, planned)
-    store.write_plan(replace(store.record, planned=len(planned), superseded=superseded))
+    superseded = superseded_keys(store.results, planned.keys)
+    changed = replace(store.record, planned=len(planned.keys), superseded=superseded, plan=planned.whole)
+    store.write_plan(changed)
 
 
 async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:

@@ -133,7 +133,9 @@ class Rescorer:
             discard_unfinished(self._store.places.rollout(item.rollout))
         self._record_pass(finished=False)
         scorer = _Scorer(self._packages)
-        engine = Engine(self._store, scorer, concurrency=concurrency, observer=observer, counts=counts)
+        engine = Engine(
+            self._store, scorer, concurrency=concurrency, observer=observer, counts=counts, command="rescore"
+        )
         try:
             self.report.completed = await run_until_stopped(engine, iter(items))
         finally:

@@ -16,7 +16,8 @@ def job_summary(job: Job) -> Summary:
     counted = job.counted
     statistics = statistics_of([sample(result) for _, result in counted])
     superseded = len(job.results.latest) - len(counted)
-    return Summary(job.folder.name, statistics, tuple(job.results.damaged), counted, superseded)
+    shard = job.record.request.shard
+    return Summary(job.folder.name, statistics, tuple(job.results.damaged), counted, superseded, shard)
 
 
 def statistics_of(samples: Iterable[Sample]) -> Statistics:

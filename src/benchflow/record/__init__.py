@@ -28,7 +28,9 @@ if TYPE_CHECKING:
         ALWAYS_WIN,
         Pair,
         Settings,
+        Shard,
         TaskId,
+        WholePlan,
         WorkKey,
         always_wins,
         identify,
@@ -36,7 +38,17 @@ if TYPE_CHECKING:
         pair,
         work_key,
     )
-    from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, TaskChoice, list_jobs
+    from benchflow.record.job import (
+        Counted,
+        DamagedLine,
+        Job,
+        JobRecord,
+        JobRequest,
+        JobResults,
+        MergedJob,
+        TaskChoice,
+        list_jobs,
+    )
     from benchflow.record.job_nodes import JobNode, JobNodes, LiveRollout, read_nodes
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
@@ -127,6 +139,7 @@ __all__ = [
     "JsonLines",
     "Leaderboard",
     "LiveRollout",
+    "MergedJob",
     "MessageFile",
     "MessagePart",
     "MessageParts",
@@ -158,6 +171,7 @@ __all__ = [
     "SandboxPart",
     "Score",
     "Settings",
+    "Shard",
     "Statistics",
     "StepFolder",
     "StepProof",
@@ -170,6 +184,7 @@ __all__ = [
     "ToolAudit",
     "Trajectory",
     "VerifierPart",
+    "WholePlan",
     "WiderCheck",
     "WiderCounts",
     "WithheldChange",
@@ -205,9 +220,11 @@ __getattr__ = lazy_names(
         "benchflow.record.summaries.arena_summary": "ArenaStatistics CrossPlay Pairing Rating RatingGroup RoleMean",
         "benchflow.record.summaries.estimates": "Bounds Estimate",
         "benchflow.record.identity": (
-            "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
+            "ALWAYS_WIN Pair Settings Shard TaskId WholePlan WorkKey always_wins identify labels pair work_key"
         ),
-        "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults TaskChoice list_jobs",
+        "benchflow.record.job": (
+            "Counted DamagedLine Job JobRecord JobRequest JobResults MergedJob TaskChoice list_jobs"
+        ),
         "benchflow.record.job_nodes": "JobNode JobNodes LiveRollout read_nodes",
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
@@ -217,8 +234,8 @@ __getattr__ = lazy_names(
         "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
-            "NodeNote NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
-            "VerifierPart WiderCheck WithheldChange Workspace"
+            "NodeNote NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart "
+            "ToolAudit VerifierPart WiderCheck WithheldChange Workspace"
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.leaderboard_index": "Leaderboard read_leaderboard",

@@ -1,4 +1,5 @@
-"""What was run, by content: `TaskId` identifies a task, `WorkKey` one attempt at it by an agent with its settings.
+"""What was run, by content: `TaskId` identifies a task, `WorkKey` one attempt at it by an agent with its settings,
+`WholePlan` all the work of a plan, of which a job can be a `Shard`.
 
 Paths never matter. Within a job tasks are distinguished by name, content digest and, among equals only, by
 their order (`#2`, `#3`); across jobs they pair by name.
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NewType
+from typing import Any, Final, NewType, Self
 
 from benchflow.record.codec import plain
 
@@ -19,6 +21,8 @@ ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
 """Agents that replace every role that a document declares."""
 WorkKey = NewType("WorkKey", str)
 """The only hash of what was run: the same key is the same work."""
+MOST_SHARDS: Final = 100_000
+_SHARD: Final = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
 def always_wins(agent: str) -> bool:
@@ -140,6 +144,42 @@ def work_key(task: TaskId, settings: str, attempt: int, line_up: Sequence[Any] =
     """
     content = [task.name, task.content_digest, task.ordinal, settings, attempt, *([line_up] if line_up else [])]
     return WorkKey(_sha256(content)[:32])
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` parts of a plan, numbered from 1; raises `ValueError` for one that there is not."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MOST_SHARDS:
+            raise ValueError(f"{self}: the number of shards is from 1 to {MOST_SHARDS:,}")
+        if not 1 <= self.index <= self.count:
+            raise ValueError(f"{self}: shards are numbered from 1 to {self.count}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`I/N`; raises `ValueError`."""
+        found = _SHARD.fullmatch(text)
+        if found is None:
+            raise ValueError(f"'{text}' is not a shard: expected I/N, such as 1/4")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class WholePlan:
+    """The plan that a job carries out, or a shard of it: two jobs with equal ones belong together."""
+
+    rollouts: int
+    digest: str
+    """Of the keys of all its work: tasks by content, agents, models, settings, attempts."""
+    order: str
+    """Of what is dealt to shards: the same after packages have changed, but not after some were added or removed."""
 
 
 def _sha256(content: Sequence[Any]) -> str:

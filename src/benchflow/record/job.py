@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 from benchflow.errors import InfrastructureFailure, UsageError, did_you_mean
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.arena_record import Player
-from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
-from benchflow.record.identity import Settings, WorkKey
+from benchflow.record.codec import FLAT, encoded_line, plain, read, whole_lines
+from benchflow.record.identity import Settings, Shard, WholePlan, WorkKey
 from benchflow.record.layout import JobPlaces, is_folder_name
 from benchflow.record.result import Result
 from benchflow.rewards.numbers import shown
@@ -89,6 +89,8 @@ class JobRequest:
     rotation: tuple[Player, ...] = ()
     """Players that have each role of an arena in turn; `agent` and `model` are the first of them. Empty: `agent` has
     the first role."""
+    shard: Shard | None = None
+    """The part of the plan that the job carries out; None for all of it."""
 
     @property
     def players(self) -> tuple[Player, ...]:
@@ -126,24 +128,45 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MergedJob:
+    """A job whose results are part of a merged one."""
+
+    job: str
+    results: int
+    """Lines of `results.jsonl` that came from it."""
+    shard: Shard | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """`job.json`: the request as it was given, and how much work it is."""
 
     name: str
     request: JobRequest = field(metadata=FLAT)
     planned: int
-    """Rollouts: line-ups of tasks times attempts."""
+    """Rollouts: line-ups of tasks times attempts; of a shard its own."""
     created_at: str
     superseded: tuple[WorkKey, ...] = ()
     """Keys of results that no longer count, because their packages had changed or were gone when it was last run."""
+    plan: WholePlan | None = None
+    """What the request asks for without its shard, when it was last run; None in jobs that do not record it."""
+    merged: tuple[MergedJob, ...] = ()
+    """The jobs that it was merged from."""
     upgraded: bool = False
     """Whether the job was written by an older version: it can be read but not resumed."""
+
+    def words(self) -> str:
+        """Who plays, and which part of what plan it is, for people."""
+        if self.request.shard is None:
+            return self.request.words()
+        of = f" of a plan of {self.plan.rollouts} rollouts" if self.plan is not None else ""
+        return f"{self.request.words()}, shard {self.request.shard}{of}"
 
     def to_dict(self) -> dict[str, Any]:
         request = {**asdict(self.request), "sources": list(self.request.sources)}
         request["rotation"] = list(request["rotation"])
         given = {"choice": self.request.choice != ALL_TASKS, "participants": request["participants"]}
-        for name, differs in {**given, "rotation": request["rotation"]}.items():
+        for name, differs in {**given, "rotation": request["rotation"], "shard": request["shard"]}.items():
             if not differs:
                 del request[name]
         return {
@@ -153,6 +176,8 @@ class JobRecord:
             "planned": self.planned,
             "created_at": self.created_at,
             **({"superseded": list(self.superseded)} if self.superseded else {}),
+            **({"plan": plain(self.plan)} if self.plan is not None else {}),
+            **({"merged": plain(self.merged)} if self.merged else {}),
         }
 
     @classmethod
@@ -347,7 +372,7 @@ def result_line(rollout: str, result: Result) -> bytes:
 
 def list_jobs(jobs_dir: Path) -> list[str]:
     """Names of the jobs in a folder, oldest first."""
-    folders = [path.parent for path in jobs_dir.glob("*/job.json")]
+    folders = [path.parent for path in jobs_dir.glob("*/job.json") if is_folder_name(path.parent.name)]
     return [folder.name for folder in sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))]
 
 

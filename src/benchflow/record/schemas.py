@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, get_type_hints
 
 from benchflow.record.arena_record import ArenaMessage, RoleToolCall
 from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
+from benchflow.record.identity import Shard
 from benchflow.record.job import JOB_SCHEMA, JobRecord
 from benchflow.record.job_nodes import NODES_SCHEMA, JobNodes
 from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
@@ -105,6 +106,7 @@ def _summary() -> dict[str, Any]:
     result = schema_file("result").name
     made["properties"] = {
         "job": {"type": "string"},
+        "shard": TypeAdapter(Shard).json_schema(),
         **made["properties"],
         "superseded": {"type": "integer"},
         "damaged_lines": {"type": "array", "items": {**line, "required": ["line", "reason"]}},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from benchflow.testing.backend_conformance import BackendReport, check_backend, check_promise
+    from benchflow.testing.cluster_conformance import CONFORMANCE_HOST, check_cluster
     from benchflow.testing.cluster_double import CallFault, InProcessCluster
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
     from benchflow.testing.memory.memory_jobs import Program
@@ -52,6 +53,7 @@ _WHERE: Final = {
     "BackendFault": "benchflow.testing.promise_table",
     "BackendReport": "benchflow.testing.backend_conformance",
     "Call": "benchflow.testing.memory.shell",
+    "CONFORMANCE_HOST": "benchflow.testing.cluster_conformance",
     "CallFault": "benchflow.testing.cluster_double",
     "InMemoryBackend": "benchflow.testing.memory.memory_backend",
     "InMemorySandbox": "benchflow.testing.memory.memory_sandbox",
@@ -64,10 +66,12 @@ _WHERE: Final = {
     "SandboxCall": "benchflow.testing.memory.memory_backend",
     "VirtualTimeLoop": "benchflow.testing.virtual_time",
     "check_backend": "benchflow.testing.backend_conformance",
+    "check_cluster": "benchflow.testing.cluster_conformance",
     "check_promise": "benchflow.testing.backend_conformance",
 }
 
 __all__ = [
+    "CONFORMANCE_HOST",
     "PROMISES",
     "Answer",
     "BackendFault",
@@ -93,6 +97,7 @@ __all__ = [
     "Usage",
     "VirtualTimeLoop",
     "check_backend",
+    "check_cluster",
     "check_promise",
 ]
 

@@ -152,8 +152,11 @@ class InProcessCluster:
             machine.reachable = anyio.Event()
 
     def mend(self, node: Node) -> None:
-        """What was held back by `cut` arrives."""
-        self._machines[node.id].reachable.set()
+        """What was held back by `cut` arrives, also that a host was killed."""
+        machine = self._machines[node.id]
+        machine.reachable.set()
+        for link in machine.links:
+            link.stop_if_ended()
 
     def refuse(self, node: Node, sentence: str | None) -> None:
         """No host can be started on a node, for this reason; None: it can again."""
@@ -331,10 +334,16 @@ class _InProcessLink:
         for scope in self._work:
             scope.cancel()
 
+    def stop_if_ended(self) -> None:
+        """A host that was killed stops when it hears of it."""
+        if self._ended is not None and (self._machine.reachable.is_set() or not self._machine.running):
+            self.stop_work()
+
     def end(self, reason: str) -> None:
+        """Nothing comes back from this host any more."""
         if self._ended is None:
             self._ended = f"{reason[0].upper()}{reason[1:]}."
-            self.stop_work()
+            self.stop_if_ended()
             for exchange in self._open:
                 exchange.fail(NodeLost(self._ended))
 

@@ -57,6 +57,8 @@ class JobHead:
     """What a reader has to know about where it comes from."""
     problem: str = ""
     directory: str = ""
+    shard: str = ""
+    """Which part of its plan the job is; empty for all of it."""
     superseded: tuple[str, ...] = ()
 
 
@@ -99,6 +101,7 @@ class KnownJob:
             record.created_at,
             "written by version 0.1: it can be shown, but not resumed" if record.upgraded else "",
             directory=request.directory,
+            shard="" if request.shard is None else str(request.shard),
             superseded=tuple(record.superseded),
         )
 

@@ -4,8 +4,11 @@ with another one."""
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
@@ -14,10 +17,11 @@ import click
 from benchflow.cli.arguments import Command
 from benchflow.cli.terminal import note, printable
 from benchflow.errors import UsageError
+from benchflow.evaluation.breaker import DEFAULT_RULES, BreakerRules
 from benchflow.evaluation.job import refuse_secrets
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.work import OpenRunner, TaskRef
-from benchflow.record import JobRequest
+from benchflow.record import JobPlaces, JobRequest
 
 if TYPE_CHECKING:
     from benchflow.evaluation.scaled.fleet import Fleet
@@ -48,8 +52,13 @@ class JobEngine(Protocol):
     concurrency: int
     """Rollouts at once, unless the user says."""
 
-    def runner(self, job: int, say: Callable[[str], None]) -> OpenRunner:
-        """Who runs the items of a job; `say` prints what happens to machines."""
+    breaker: BreakerRules
+    """When the job as a whole pauses."""
+    option: str
+    """What chooses this engine again, at the end of a command."""
+
+    def runner(self, job: int, places: JobPlaces, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
+        """Who runs the items of a job in its folder, so many at once; `say` prints what happens to machines."""
 
 
 def engine_options(command: Command) -> Command:
@@ -90,49 +99,58 @@ def opened_engine(name: str, ray_address: str | None, jobs: Sequence[PlannedJob]
         _refuse_job_limits(job.request)
         refuse_secrets(job.request, job.tasks)  # nodes are given the request
     with _opened_fleet(ray_address, jobs) as fleet:
-        yield _OnRay(fleet, jobs)
+        yield _OnRay(fleet, jobs, ray_address)
 
 
 class _Local:
     concurrency = DEFAULT_CONCURRENCY
+    breaker = DEFAULT_RULES
+    option = ""
 
     def __init__(self, jobs: Sequence[PlannedJob]) -> None:
         self._jobs: Final = jobs
 
-    def runner(self, job: int, say: Callable[[str], None]) -> OpenRunner:
-        del say
+    def runner(self, job: int, places: JobPlaces, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
+        del places, concurrency, say
         return self._jobs[job].sources
 
 
 class _OnRay:
-    def __init__(self, fleet: Fleet, jobs: Sequence[PlannedJob]) -> None:
+    breaker = replace(DEFAULT_RULES, failures=sys.maxsize)
+    """Each node has its own: a lost node with its rollouts is no reason to pause the others."""
+
+    def __init__(self, fleet: Fleet, jobs: Sequence[PlannedJob], address: str | None) -> None:
         self._fleet: Final = fleet
         self._jobs: Final = jobs
+        self.option = f" --engine {RAY}" + (f" --ray-address {shlex.quote(address)}" if address else "")
         self.concurrency = max(1, int(sum(facts.processors for facts in fleet.facts.values())))
 
-    def runner(self, job: int, say: Callable[[str], None]) -> OpenRunner:
+    def runner(self, job: int, places: JobPlaces, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
         from benchflow.evaluation.scaled.scaled_runner import ScaledRunner
 
         self._fleet.say = say
+        self._fleet.crowd(concurrency)
         planned = self._jobs[job]
-        return ScaledRunner(self._fleet, planned.request, planned.sources, job=job)
+        return ScaledRunner(self._fleet, planned.request, planned.sources, places, job=job)
 
 
 @contextmanager
 def _opened_fleet(address: str | None, jobs: Sequence[PlannedJob]) -> Iterator[Fleet]:
     from benchflow.cluster.ray_cluster import RayCluster
-    from benchflow.evaluation.scaled.abilities import Demand
+    from benchflow.evaluation.scaled.demand import demand_of
     from benchflow.evaluation.scaled.facts import Asked
     from benchflow.evaluation.scaled.fleet import Fleet
-    from benchflow.evaluation.scaled.scaled_runner import demands_of
+    from benchflow.evaluation.scaled.launch_check import check_launch
 
-    demands = frozenset[Demand]().union(*(demands_of(job.tasks, job.request, os.environ) for job in jobs))
-    arguments = (tuple(job.request for job in jobs), Asked.for_demands(demands))
+    tasks = [(task.name, demand_of(task, job.request, os.environ)) for job in jobs for task in job.tasks]
+    arguments = (tuple(job.request for job in jobs), Asked.for_demands(frozenset(demand for _, demand in tasks)))
     cluster = RayCluster(address, "benchflow.evaluation.scaled.node_host:NodeHost", arguments)
     fleet = Fleet(cluster, lambda text: note(printable(text)))
     try:
         cluster.connect()
         anyio.run(fleet.open)
+        for sentence in check_launch(tasks, list(fleet.facts.values())):
+            note(printable(sentence))
         yield fleet
     finally:
         anyio.run(fleet.close)

@@ -50,7 +50,7 @@ def list_command(jobs_dir: Path, as_json: bool) -> int:
         (
             row["job"],
             row["agent"] or "",
-            row["state"],
+            row["state"] + (f", shard {row['shard']}" if row["shard"] else ""),
             "–" if row["problem"] else f"{row['scored']}/{max(row['total'], row['planned'] or 0)}",
             number(row["mean_reward"]),
         )
@@ -78,7 +78,7 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
         ArithmeticError,
     ) as error:  # a document of another shape
         problem = f"Its records cannot be read: {type(error).__name__}: {error}"
-    nothing = dict.fromkeys(("agent", "model", "planned", "total", "scored", "mean_reward"))
+    nothing = dict.fromkeys(("agent", "model", "shard", "planned", "total", "scored", "mean_reward"))
     return {"job": name, **nothing, "state": "damaged", "problem": problem}
 
 
@@ -93,6 +93,7 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
         "job": name,
         "agent": ", ".join(map(str, request.rotation)) or request.agent,
         "model": None if request.rotation else request.model,
+        "shard": None if request.shard is None else str(request.shard),
         "state": state,
         "planned": record.planned,
         "total": summary.total,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 import click
 
 from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model, uses_model
-from benchflow.cli.eval.engines import PlannedJob, engine_options, opened_engine
+from benchflow.cli.eval.engines import LOCAL, JobEngine, PlannedJob, engine_options, opened_engine
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
@@ -23,16 +21,35 @@ from benchflow.cli.rollouts.model_options import call_limit_options, job_limit_o
 from benchflow.cli.rollouts.participant_option import named_players, participant_option
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
+from benchflow.evaluation.breaker import BreakerRules
 from benchflow.evaluation.compare import compare_all
-from benchflow.evaluation.job import create_job, default_name, plan_job, planned_keys, run_job, work_left
+from benchflow.evaluation.engine import remaining
+from benchflow.evaluation.job import create_job, default_name, job_plan, plan_job, require_same_shards, run_job
 from benchflow.evaluation.reports.job_report import summary_lines, together_lines
 from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.store import JobStore, job_argument
-from benchflow.evaluation.work import OpenRunner, TaskRef
-from benchflow.record import Job, JobRequest, Player, Summary, TaskChoice, labels
+from benchflow.evaluation.work import TaskRef
+from benchflow.record import Job, JobRequest, Player, Shard, Summary, TaskChoice, labels
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
+
+
+class _ShardType(click.ParamType[Shard]):
+    """`I/N`."""
+
+    name = "shard"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        if isinstance(value, Shard):
+            return value
+        try:
+            return Shard.parse(str(value))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+SHARD: Final = _ShardType()
 
 concurrency_option = click.option(
     "--concurrency",
@@ -78,6 +95,7 @@ building_option = click.option(
     show_default=True,
     help="Rollouts per task, or games per line-up.",
 )
+@click.option("--shard", type=SHARD, metavar="I/N", help="Run part I of N of the plan; `bench eval merge` joins them.")
 @engine_options
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
@@ -155,23 +173,20 @@ def run_command(
     for request in requests:
         _refuse_unused(request)
     named = job_names(name or default_name(), players)
-    require_base_image(options["base_image"], options["sandbox"], options["pull"])
-    planned = [_planned(request) for request in requests]
+    planned = [_planned(request, engine) for request in requests]
     if sample is None and seed and not any(task.roles for task in planned[0].tasks):
         raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
-    _look_ahead(planned[0].tasks, requests[0].agent)
+    _look_ahead(_own(planned[0].tasks, requests[0]), requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
     codes, summaries = [], []
     with opened_engine(engine, ray_address, planned) as opened:
-        pace = _Pace(concurrency or opened.concurrency, build_concurrency)
+        pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
         for index, (each, job) in enumerate(zip(named, planned, strict=True)):
             if len(requests) > 1:
                 note(printable(f"job {each}: {job.request.words()}"))
             store = create_job(jobs_dir, each, job.request, job.tasks)
-            code, summary = _run(
-                store, job, partial(opened.runner, index), pace, as_json=as_json, alone=len(requests) == 1
-            )
+            code, summary = _run(store, job, opened, index, pace, as_json=as_json, alone=len(requests) == 1)
             codes.append(code)
             summaries.append(summary)
             if code == INTERRUPTED:
@@ -229,15 +244,18 @@ def resume_command(
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
-    require_base_image(request.base_image, request.sandbox, request.pull)
-    planned = _planned(request)
+    planned = _planned(request, engine)
     with opened_engine(engine, ray_address, [planned]) as opened:
-        pace = _Pace(concurrency or opened.concurrency, build_concurrency)
-        return _run(store, planned, partial(opened.runner, 0), pace, as_json=as_json, alone=True)[0]
+        pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
+        return _run(store, planned, opened, 0, pace, as_json=as_json, alone=True)[0]
 
 
-def _planned(request: JobRequest) -> PlannedJob:
-    return PlannedJob(request, *plan_job(request, on_pull=PullLines(live=False).show))
+def _planned(request: JobRequest, engine: str) -> PlannedJob:
+    """The tasks of a job. What its agents and its base image need is looked for where they will run."""
+    here = engine == LOCAL
+    if here:
+        require_base_image(request.base_image, request.sandbox, request.pull)
+    return PlannedJob(request, *plan_job(request, on_pull=PullLines(live=False).show, agents_here=here))
 
 
 class _Pace(NamedTuple):
@@ -245,6 +263,7 @@ class _Pace(NamedTuple):
 
     rollouts: int
     builds: int
+    breaker: BreakerRules
 
 
 def _refuse_unused(request: JobRequest) -> None:
@@ -267,6 +286,14 @@ def _refuse_unused(request: JobRequest) -> None:
                 )
 
 
+def _own(tasks: list[TaskRef], request: JobRequest) -> list[TaskRef]:
+    """The tasks that a job works on: of a shard its own, and one without any is refused."""
+    if request.shard is None:
+        return tasks
+    own = {item.task for item in job_plan(tasks, request).items}
+    return [task for task in tasks if task in own]
+
+
 def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
     """Say what is known already of packages that will not come to much."""
     valid = [task for task in tasks if isinstance(task.payload, TaskPackage) and task.payload.valid]
@@ -278,26 +305,29 @@ def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
 def _run(
     store: JobStore,
     job: PlannedJob,
-    runner: Callable[[Callable[[str], None]], OpenRunner],
+    engine: JobEngine,
+    index: int,
     pace: _Pace,
     *,
     as_json: bool,
     alone: bool,
 ) -> tuple[int, Summary]:
     """The exit code of a job and its summary; of several jobs no JSON is printed for each."""
-    planned = planned_keys(job.tasks, job.request)
-    items = work_left(store, job.request, job.tasks)
+    planned = job_plan(job.tasks, job.request)
+    require_same_shards(store, planned)
+    items = list(remaining(iter(planned.items), store.results))
     watching = Watching(len(items), labels(task.id for task in job.tasks), store.folder)
     try:
         completed, summary = anyio.run(
             lambda: run_job(
                 store,
-                runner(watching.say),
+                engine.runner(index, store.places, pace.rollouts, watching.say),
                 items,
                 concurrency=pace.rollouts,
                 build_concurrency=pace.builds,
                 observer=watching,
                 planned=planned,
+                breaker=pace.breaker,
             )
         )
     finally:
@@ -311,6 +341,6 @@ def _run(
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
-        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
+        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}{engine.option}")
         return INTERRUPTED, summary
-    return (0 if summary.statistics.scored == len(planned) else 1), summary
+    return (0 if summary.statistics.scored == len(planned.keys) else 1), summary

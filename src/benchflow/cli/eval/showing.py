@@ -65,7 +65,7 @@ def _show_job(job: Job, *, as_json: bool) -> int:
     if as_json:
         emit_json(summary.to_dict())
         return 0
-    emit(printable(f"{summary.job}: {job.record.request.words()}"))
+    emit(printable(f"{summary.job}: {job.record.words()}"))
     for line in summary_lines(summary, job.places, width=columns()):
         emit(printable(line))
     missing = job.record.planned - len(summary.counted)

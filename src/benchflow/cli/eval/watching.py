@@ -37,6 +37,7 @@ class Watching(Observer):
         self._block = LiveBlock(sys.stderr) if is_terminal(sys.stderr) else None
         self._live = LiveRollouts(job) if job is not None and self._block is not None else None
         self._lines: list[str] = []
+        self._pause = ""
         self._drawing: Final = threading.Lock()
         """The block is drawn by the engine's thread and by the one that looks at rollouts."""
         self._closed: Final = threading.Event()
@@ -70,6 +71,17 @@ class Watching(Observer):
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         self._running -= 1
         self.say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
+
+    def paused(self, result: Result, delay: float) -> None:
+        self._pause = f"paused: nothing new starts until one rollout does; next try in {delay:g} s or less"
+        reason = in_short(result.error.message) if result.error is not None else ""
+        self.say(f"The machine keeps failing: {reason} Nothing new starts for {delay:g} s, then one rollout.")
+        self._draw(force=True)
+
+    def continued(self) -> None:
+        self._pause = ""
+        self.say("A rollout has started: the job continues.")
+        self._draw(force=True)
 
     def close(self) -> None:
         """Take the live block away."""
@@ -109,7 +121,8 @@ class Watching(Observer):
         counts = f"{self._running} running · {len(self._rewards)} scored · {self._unscored} unscored"
         with self._drawing:
             if not self._closed.is_set():
-                self._block.draw([f"{counts} · mean {mean} · {self._eta(now)}", *self._lines])
+                paused = [self._pause] if self._pause else []
+                self._block.draw([f"{counts} · mean {mean} · {self._eta(now)}", *paused, *self._lines])
 
     def _eta(self, now: float) -> str:
         if not self._done:

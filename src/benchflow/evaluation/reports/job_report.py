@@ -48,6 +48,9 @@ def summary_lines(job: Summary, places: JobPlaces | None = None, *, width: int |
         yield "1 result is of a package that has changed or is gone, and is left out"
     elif job.superseded:
         yield f"{job.superseded} results are of packages that have changed or are gone, and are left out"
+    if job.shard is not None:
+        ratings = " and ratings" if summary.arena is not None else ""
+        yield f"statistics{ratings} are of shard {job.shard} only; to join the shards of a plan: bench eval merge"
     if summary.usage:
         yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary.usage.items())
     if summary.arena is not None:

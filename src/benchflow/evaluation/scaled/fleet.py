@@ -2,12 +2,13 @@
 
 Every node is pulsed: one that gives no answer for `SILENT_SLICES` seconds is lost, whatever the cluster says of it. Its
 orders end at once, the host is killed, and what it may still send is dropped. A node that is still a member gets a new
-host after a pause. If there are no nodes, work waits.
+host after a pause. A node where starts keep failing rests. If there are no nodes, work waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -16,11 +17,16 @@ import anyio
 from anyio.abc import TaskGroup
 
 from benchflow.cluster import Cluster, Link, Node, NodeLost, NodeRefused
-from benchflow.errors import UsageError
+from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.scaled.abilities import Demand, NodeFacts
-from benchflow.evaluation.scaled.admission import NodeLoad
-from benchflow.evaluation.scaled.orders import Pulse
+from benchflow.evaluation.scaled.admission import NodeLoad, crowding
+from benchflow.evaluation.scaled.live.node_board import NodeBoard
+from benchflow.evaluation.scaled.live.node_view import gone_node, seen_node, why_waiting
+from benchflow.evaluation.scaled.live.node_watch import NodeWatch, node_name
+from benchflow.evaluation.scaled.orders import Order, Pulse
 from benchflow.evaluation.scaled.placement import Candidate, Line
+from benchflow.record import JobNodes, JobPlaces, Result
+from benchflow.record.trajectory import timestamp
 
 PULSE_SEC: Final = 2.0
 SILENT_SLICES: Final = 30
@@ -43,8 +49,9 @@ class Host:
     """Sent, or being sent, by digest."""
     lost: str | None = None
     pulse: Pulse | None = None
-    orders: dict[str, str] = field(default_factory=dict)
-    """The rollouts of the orders that it carries out."""
+    heard_at: float = field(default_factory=time.monotonic)
+    orders: dict[str, Order] = field(default_factory=dict)
+    """What it carries out."""
 
     async def call(self, method: str, /, *arguments: object) -> Any:
         """Call the host; `NodeLost` as soon as the node is, whether or not there is an answer."""
@@ -62,6 +69,7 @@ class Host:
 @dataclass(slots=True)
 class _Waiting:
     placed: anyio.Event
+    item: Hashable
     host: Host | None = None
 
 
@@ -75,12 +83,18 @@ class Fleet:
         self.hosts: Final[dict[str, Host]] = {}
         self.refused: Final[dict[str, str]] = {}
         """Nodes without a host, and why."""
+        self.watches: Final[dict[str, NodeWatch]] = {}
+        """All nodes that there have been."""
         self._candidates: Final[dict[str, Candidate]] = {}
+        self._crowded = 1.0
+        self._losses: Final[dict[str, str]] = {}
         self._line: Final = Line()
         self._waiting: Final[dict[int, _Waiting]] = {}
         self._starting: Final[set[str]] = set()
         self._failures: Final[dict[str, int]] = {}
         self._empty = False
+        self._told = ""
+        """Why rollouts wait, as it was last said."""
 
     @property
     def facts(self) -> dict[str, NodeFacts]:
@@ -98,11 +112,23 @@ class Fleet:
             message = f"No node of the cluster can run rollouts.{why}"
             raise UsageError(message, code="no-nodes")
 
+    def _watch(self, node: Node) -> NodeWatch:
+        if node.id not in self.watches:
+            self.watches[node.id] = NodeWatch(node_name(node.host, {watch.name for watch in self.watches.values()}))
+        return self.watches[node.id]
+
+    def crowd(self, concurrency: int) -> None:
+        """How many rollouts the next job wants at once, which is shared by the nodes as they are now."""
+        self._crowded = crowding(concurrency, sum(facts.processors for facts in self.facts.values()))
+        for id_, candidate in self._candidates.items():
+            self._candidates[id_] = candidate._replace(crowded=self._crowded)
+
     async def _start(self, node: Node) -> Host | None:
         self._starting.add(node.id)
+        name = self._watch(node).name
         try:
             link = await self._cluster.start(node)
-            facts = await link.call("facts", str(node), node.processors)
+            facts = await link.call("facts", name, node.processors)
         except (NodeRefused, NodeLost) as error:
             self._failures[node.id] = self._failures.get(node.id, 0) + 1
             if isinstance(error, NodeRefused):
@@ -117,13 +143,15 @@ class Fleet:
             self._starting.discard(node.id)
         self.refused.pop(node.id, None)
         host = self.hosts[node.id] = Host(node, link, facts)
-        self._candidates[node.id] = Candidate(facts, NodeLoad())
+        self._candidates[node.id] = Candidate(facts, NodeLoad(), self._crowded)
         return host
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
-        """Pulse all nodes, and take in those that join, until the block ends."""
+    async def working(self, places: JobPlaces) -> AsyncIterator[None]:
+        """Pulse all nodes, take in those that join, and show them in the folder of the job, until the block ends."""
+        board = NodeBoard(places, self.look)
         async with anyio.create_task_group() as group:
+            group.start_soon(board.keep)
             for host in self.hosts.values():
                 group.start_soon(self._pulse, host)
             group.start_soon(self._watch_members, group)
@@ -131,6 +159,7 @@ class Fleet:
                 yield
             finally:
                 group.cancel_scope.cancel()
+                board.end()
 
     async def _watch_members(self, group: TaskGroup) -> None:
         while True:
@@ -146,6 +175,7 @@ class Fleet:
                 self._starting.add(id_)
                 group.start_soon(self._join, members[id_])
             self._tell_if_empty()
+            self._tell_if_stuck()
 
     async def _join(self, node: Node) -> None:
         failures = self._failures.get(node.id, 0)
@@ -163,6 +193,26 @@ class Fleet:
             self.say("No node is left in the cluster; the job waits until one joins.")
         self._empty = empty
 
+    def _tell_if_stuck(self) -> None:
+        """Say once why nothing runs, although rollouts wait and there are nodes."""
+        idle = all(not candidate.load.rollouts for candidate in self._candidates.values())
+        why = why_waiting(self._line.first(), self._candidates) if self.hosts and idle else None
+        if why is not None and why != self._told:
+            self.say(f"{len(self._line)} rollouts wait for a node: {why}.")
+        self._told = why or ""
+
+    def look(self) -> JobNodes:
+        """All nodes and what they do now."""
+        now = time.monotonic()
+        nodes = []
+        for id_, watch in self.watches.items():
+            if id_ in self.hosts:
+                nodes.append(seen_node(id_, watch, self.hosts[id_], self._candidates[id_], now))
+            elif id_ in self.refused or id_ in self._losses:
+                nodes.append(gone_node(id_, watch, self.refused.get(id_), self._losses.get(id_)))
+        waiting = why_waiting(self._line.first(), self._candidates)
+        return JobNodes("running", timestamp(), len(self._line), tuple(nodes), waiting)
+
     async def _pulse(self, host: Host) -> None:
         """Pulse one node until it is lost."""
         while host.lost is None:
@@ -179,6 +229,7 @@ class Fleet:
             await anyio.sleep(self._pulse_sec)
 
     async def _ask(self, host: Host, answered: anyio.Event) -> None:
+        sent = time.time()
         try:
             pulse: Pulse = await host.call("pulse")
         except NodeLost as error:
@@ -186,7 +237,8 @@ class Fleet:
         except Exception as error:  # noqa: BLE001  # the boundary: a host that cannot tell how it is cannot be used
             self._lose(host, f"Node {host.node} was lost: {type(error).__name__}: {error}")
         else:
-            host.pulse = pulse
+            host.pulse, host.heard_at = pulse, time.monotonic()
+            self.watches[host.node.id].skew.pulsed(sent, pulse.clock, time.time())
             candidate = self._candidates.get(host.node.id)
             if candidate is not None:
                 load = replace(candidate.load.pulsed(pulse.vitals), environments=pulse.environments)
@@ -198,7 +250,8 @@ class Fleet:
         """A node is gone: all that it was doing ends here, and nothing that it still sends is taken."""
         if host.lost is not None:
             return
-        host.lost = reason
+        host.lost = self._losses[host.node.id] = reason
+        self.watches[host.node.id].lost += len(host.orders)
         if self.hosts.get(host.node.id) is host:
             del self.hosts[host.node.id], self._candidates[host.node.id]
         self._failures[host.node.id] = self._failures.get(host.node.id, 0) + 1
@@ -209,10 +262,14 @@ class Fleet:
         self._tell_if_empty()
 
     @asynccontextmanager
-    async def place(self, demand: Demand) -> AsyncIterator[Host]:
-        """A node for a rollout, as soon as one takes it; it counts there until the block ends."""
+    async def place(self, demand: Demand, item: Hashable) -> AsyncIterator[Host]:
+        """A node for a rollout, as soon as one takes it; it counts there until the block ends.
+
+        Raises `InfrastructureFailure` once no node is used any more, because starts kept failing on all.
+        """
+        self._require_hope()
         ticket = self._line.enter(demand)
-        waiting = self._waiting[ticket] = _Waiting(anyio.Event())
+        waiting = self._waiting[ticket] = _Waiting(anyio.Event(), item)
         self._serve()
         try:
             await waiting.placed.wait()
@@ -221,24 +278,56 @@ class Fleet:
                 del self._waiting[ticket]
                 self._line.leave(demand, ticket)
             else:
-                self._count(waiting.host, demand, begins=False)
+                self._ended(waiting.host, demand, item)
             raise
         host = waiting.host
         if host is None:
+            self._require_hope()
             raise RuntimeError("A rollout was placed nowhere.")
         try:
             yield host
         finally:
-            self._count(host, demand, begins=False)
-            self._serve()
+            self._ended(host, demand, item)
+
+    def returned(self, host: Host, item: Hashable, result: Result) -> None:
+        """A rollout came back from a node with this result."""
+        self.watches[host.node.id].ended(time.monotonic(), item, result)
+        if self._hopeless:
+            for waiting in self._waiting.values():
+                waiting.placed.set()
+
+    @property
+    def _hopeless(self) -> bool:
+        return bool(self.hosts) and all(self.watches[id_].given_up for id_ in self.hosts)
+
+    def _require_hope(self) -> None:
+        if self._hopeless:
+            last = next(watch.last_failure for id_, watch in self.watches.items() if id_ in self.hosts)
+            message = f"Starts kept failing on every node of the cluster, at last with: {last}"
+            raise InfrastructureFailure(message, code="nodes-failing")
+
+    def _ended(self, host: Host, demand: Demand, item: Hashable) -> None:
+        self.watches[host.node.id].interrupted(time.monotonic(), item)
+        self._count(host, demand, begins=False)
+        self._serve()
 
     def _serve(self) -> None:
         """Give nodes to those in line."""
+        now = time.monotonic()
+        for id_ in self._candidates:
+            self._rest(id_, now)
         while (placed := self._line.next(self._candidates)) is not None:
             waiting = self._waiting.pop(placed.ticket)
             waiting.host = self.hosts[placed.node]
             self._count(waiting.host, placed.demand, begins=True)
+            self.watches[placed.node].begins(now, waiting.item)
+            self._rest(placed.node, now)
             waiting.placed.set()
+
+    def _rest(self, id_: str, now: float) -> None:
+        candidate, resting = self._candidates[id_], self.watches[id_].resting(now)
+        if candidate.load.resting != resting:
+            self._candidates[id_] = candidate._replace(load=replace(candidate.load, resting=resting))
 
     def _count(self, host: Host, demand: Demand, *, begins: bool) -> None:
         candidate = self._candidates.get(host.node.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from benchflow.errors import UsageError
@@ -19,7 +19,10 @@ def check_launch(tasks: Sequence[tuple[str, Demand]], nodes: Sequence[NodeFacts]
 
     `tasks` are names and demands; what is equal is looked at once.
     """
-    reasons = {demand: [refusal(demand, node) for node in nodes] for demand in dict(map(reversed, tasks))}
+    reasons: dict[Demand, list[str | None]] = {}
+    for _, demand in tasks:
+        if demand not in reasons:
+            reasons[demand] = [refusal(demand, node) for node in nodes]
     stranded: dict[tuple[str, ...], list[str]] = {}
     for name, demand in tasks:
         found = reasons[demand]
@@ -34,16 +37,16 @@ def _refused(stranded: Mapping[tuple[str, ...], list[str]], total: int, nodes: S
     count = sum(map(len, stranded.values()))
     parts = []
     for reasons, names in list(stranded.items())[:_REASONS]:
-        parts.append(f"{_listed(names)}: {_by_node(reasons, nodes)}" if nodes else _listed(names))
+        parts.append(f"{_listed(names)}: {by_node(zip(reasons, nodes, strict=True))}" if nodes else _listed(names))
     more = f" (and {len(stranded) - _REASONS} more reasons)" if len(stranded) > _REASONS else ""
     whole = f"{count} of the {total} tasks" if total > 1 else "the task"
     return f"No node of the cluster can run {whole}. {'. '.join(parts)}{more}."
 
 
-def _by_node(reasons: Sequence[str], nodes: Sequence[NodeFacts]) -> str:
+def by_node(reasons: Iterable[tuple[str, NodeFacts]]) -> str:
     """Each reason with the nodes that it is true of."""
     by_reason: dict[str, list[str]] = {}
-    for why, node in zip(reasons, nodes, strict=True):
+    for why, node in reasons:
         by_reason.setdefault(why, []).append(node.name)
     shown = [f"{_nodes(names)} {why}" for why, names in list(by_reason.items())[:_REASONS]]
     more = f"; and {len(by_reason) - _REASONS} other reasons" if len(by_reason) > _REASONS else ""

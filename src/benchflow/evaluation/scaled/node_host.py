@@ -28,7 +28,7 @@ from benchflow.evaluation.scaled.folder_travel import packed
 from benchflow.evaluation.scaled.orders import Answer, Order, Pulse
 from benchflow.evaluation.scaled.parcels import Arrivals
 from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.files.scratch import scratch_folder
+from benchflow.files.scratch import scratch_folder, sweep_after_death
 from benchflow.record import JobRequest, Result, outcome_of
 from benchflow.record.reading.live_rollouts import WatchedRollout
 from benchflow.rewards import attribute
@@ -90,6 +90,7 @@ class NodeHost:
         self._clock: Final = clock
         self._heard = clock()
         self._place: Final = scratch_folder("node-")
+        sweep_after_death()
         self._arrivals: Final = Arrivals(self._place)
         self._running: Final[dict[str, _Running]] = {}
         self._packed: Final[dict[str, Path]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,7 +24,7 @@ from benchflow.evaluation.scaled.orders import Answer, Order, OrderedTask
 from benchflow.evaluation.scaled.parcels import Parcels, give
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.record import JobRequest, Result, RolloutFolder
+from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder
 from benchflow.rewards import Unscored, attribute
 from benchflow.task.package import TaskPackage
 
@@ -35,7 +35,7 @@ _SENDS: Final = 2
 class ScaledRunner:
     """The runner of one job. `async with` keeps the nodes alive; the fleet belongs to the caller."""
 
-    def __init__(self, fleet: Fleet, request: JobRequest, local: Sources, *, job: int = 0) -> None:
+    def __init__(self, fleet: Fleet, request: JobRequest, local: Sources, places: JobPlaces, *, job: int = 0) -> None:
         """`local` has planned the tasks; it carries out those that need no machine. `job` counts on the hosts."""
         self._fleet: Final = fleet
         self._request: Final = request
@@ -43,7 +43,7 @@ class ScaledRunner:
         self._job: Final = job
         self._parcels: Final = Parcels()
         self._demands: Final[dict[TaskRef, Demand]] = {}
-        self._working = self._fleet.working()
+        self._working = self._fleet.working(places)
 
     async def __aenter__(self) -> Self:
         await self._working.__aenter__()
@@ -68,15 +68,18 @@ class ScaledRunner:
             task = self._ordered(item.task)
         except PackageError as error:
             return await record_unscored(item, self._request, folder, attribute(error, "package", "plan"))
-        async with self._fleet.place(self._demand(item.task)) as host:
+        async with self._fleet.place(self._demand(item.task), item.key) as host:
             try:
-                return await self._on(host, item, task, folder)
+                result = await self._on(host, item, task, folder)
             except NodeLost as error:
                 self._fleet.lost(host, error)
                 verdict = Unscored("infrastructure", "plan", "node-lost", str(error))
             except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
                 verdict = attribute(error, "infrastructure", "plan")
-            return await record_unscored(item, self._request, folder, verdict)
+            else:
+                self._fleet.returned(host, item.key, result)
+                return result
+            return await record_unscored(item, self._request, folder, verdict, self._fleet.watches[host.node.id].note)
 
     def _demand(self, task: TaskRef) -> Demand:
         if task not in self._demands:
@@ -94,12 +97,14 @@ class ScaledRunner:
 
     async def _on(self, host: Host, item: WorkItem, task: OrderedTask, folder: Path) -> Result:
         order = Order(secrets.token_hex(8), self._job, folder.name, task, item.attempt, item.key, item.line_up)
-        host.orders[order.id] = order.rollout
+        host.orders[order.id] = order
         try:
             answer = await self._answer(host, order, item)
+            note = self._fleet.watches[host.node.id].note
+            result = replace(answer.result, notes=replace(answer.result.notes, node=note))
             if answer.folder is None:
-                await record_here(answer.result, folder)
-                return answer.result
+                await record_here(result, folder)
+                return result
 
             async def fetch(offset: int, size: int) -> bytes:
                 part: bytes = await host.call("fetch", order.id, offset, size)
@@ -108,7 +113,8 @@ class ScaledRunner:
             await take_back(folder, answer.folder, fetch)
             if answer.folder.data is None:
                 await host.call("release", order.id)
-            return answer.result
+            await record_here(result, folder)
+            return result
         finally:
             del host.orders[order.id]
 
@@ -128,8 +134,3 @@ class ScaledRunner:
 
     async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         return await self._local.score_again(item, folder, result)
-
-
-def demands_of(tasks: Sequence[TaskRef], request: JobRequest, environ: Mapping[str, str]) -> frozenset[Demand]:
-    """What the tasks of a job need of nodes."""
-    return frozenset(demand_of(task, request, environ) for task in tasks)

@@ -86,6 +86,8 @@ def _players(request: JobRequest, rollout: str, result: Result, line_up: LineUp 
 def _plan(job: PublishedJob, names: Names) -> Found:
     """Exactly k attempts at each task, by everybody who has it."""
     attempts = job.record.request.attempts
+    if job.record.request.shard is not None:
+        yield "not-finished", f"the job is shard {job.record.request.shard} of its plan: publish the merged job"
     made: dict[TaskId, Counter[PlannedItem]] = defaultdict(Counter)
     for _, result in job.counted:
         item = job.planned[result.task.id].get(result.key)

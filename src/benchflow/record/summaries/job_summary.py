@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from benchflow.files.strict_json import parse_json
 from benchflow.record.codec import plain, read
+from benchflow.record.identity import Shard
 from benchflow.record.job import Counted, DamagedLine, read_counted
 from benchflow.record.summaries.arena_summary import ArenaStatistics
 from benchflow.record.summaries.estimates import Bounds, Estimate
@@ -65,11 +66,14 @@ class Summary:
     counted: tuple[Counted, ...]
     superseded: int = 0
     """Number of results that are left out because their packages have changed or are gone."""
+    shard: Shard | None = None
+    """The part of a plan that the job is; None for all of it."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": SUMMARY_SCHEMA,
             "job": self.job,
+            **({"shard": plain(self.shard)} if self.shard is not None else {}),
             **plain(self.statistics),
             **({"superseded": self.superseded} if self.superseded else {}),
             "damaged_lines": [{"line": line.number, "reason": line.reason} for line in self.damaged],
@@ -88,6 +92,7 @@ class Summary:
             tuple(DamagedLine(line.line, line.reason) for line in head.damaged_lines),
             tuple(map(read_counted, head.results)),
             head.superseded,
+            head.shard,
         )
 
 
@@ -113,3 +118,4 @@ class _Head:
     damaged_lines: tuple[_Line, ...]
     results: tuple[Any, ...]
     superseded: int = 0
+    shard: Shard | None = None

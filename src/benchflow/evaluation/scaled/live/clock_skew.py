@@ -1,8 +1,8 @@
 """How far the clock of a node is from that of its driver, by pulses. Pure.
 
-A node reads its clock somewhere between the sending of a pulse and its answer: the middle is the best guess, and half of
-the time between is how wrong it can be. Records keep the times of the node, which agree with each other; the distance
-is noted beside them where it is large enough to confuse readers. Only what is shown live is converted.
+A node reads its clock somewhere between the sending of a pulse and its answer: the middle is the best guess, and half
+of the time between is how wrong it can be. Records keep the times of the node, which agree with each other; the
+difference is noted beside them where it is large enough to confuse readers. Only what is shown live is converted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ClockSkew:
     _seen: Final[deque[Offset]] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def pulsed(self, sent: float, there: float, received: float) -> None:
-        """An answer: the driver's time before and after it, and the node's in between. Times that run backwards, because
-        the driver's own clock was set, say nothing."""
+        """An answer: the driver's time before and after it, and the node's in between. Times that run backwards,
+        because the driver's own clock was set, say nothing."""
         if received >= sent:
             self._seen.append(Offset(there - (sent + received) / 2, (received - sent) / 2))
 

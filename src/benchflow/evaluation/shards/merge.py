@@ -1,0 +1,167 @@
+"""Writes a merged job: built beside its place under a hidden name, and renamed when it is whole.
+
+Rollouts are copied, never linked: the merged job stays as it is when a source is changed or removed. Where the file
+system can share blocks, large files take no space. The sources are held against being run while they are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.evaluation.shards.merged_results import Merged, Source, merged, read_source
+from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.summary import job_summary
+from benchflow.files.atomic import copy_file, staged_folder, sync_folder, write_atomic
+from benchflow.files.locks import free_lock, new_lock
+from benchflow.files.strict_json import parse_json
+from benchflow.record import Job, JobPlaces, JobRecord, Summary, write_document
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What was merged, and what the sources lack."""
+
+    folder: Path
+    record: JobRecord
+    summary: Summary
+    without_folder: tuple[str, ...]
+    """Rollouts with a result whose folder is not in the job that they are from."""
+    torn: tuple[str, ...]
+    """Jobs whose last line is incomplete and left out."""
+
+    @property
+    def missing(self) -> int:
+        """Planned rollouts without a result."""
+        return self.record.planned - len(self.summary.counted)
+
+
+def merge_jobs(jobs: Sequence[Job], jobs_dir: Path, name: str) -> MergeReport:
+    """One new job out of jobs of the same plan. Raises `UsageError` where they do not belong together."""
+    _refuse_repeated(jobs)
+    JobStore.require_new(jobs_dir, name)
+    with ExitStack() as held:
+        for job in jobs:
+            held.enter_context(_not_running(job))
+        everything = merged(name, [read_source(job) for job in jobs])
+        _sweep(jobs_dir)
+        try:
+            return _write(everything, jobs_dir / name)
+        except FileExistsError as error:
+            message = f"{jobs_dir / name} exists but is not a job; choose another name."
+            raise UsageError(message, code="job-exists") from error
+        except OSError as error:
+            code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "store-unwritable"
+            message = f"Cannot merge into {jobs_dir / name}: {error.strerror or error}. Nothing was written."
+            raise InfrastructureFailure(message, code=code) from error
+
+
+def _refuse_repeated(jobs: Sequence[Job]) -> None:
+    seen: set[Path] = set()
+    for job in jobs:
+        place = job.folder.resolve()
+        if place in seen:
+            raise UsageError(f"Job '{job.folder.name}' is named twice.", code="named-twice")
+        seen.add(place)
+
+
+@contextmanager
+def _not_running(job: Job) -> Iterator[None]:
+    """Keep a job from being run; one that is running is refused. Readers need no permission to write."""
+    try:
+        stream = job.places.lock.open("rb")
+    except OSError:  # copied without its lock, so nothing runs it here
+        yield
+        return
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"Job '{job.folder.name}' is being run by another process; merge it when it has ended."
+            raise UsageError(message, code="job-running") from None
+        yield
+
+
+def _write(everything: Merged, folder: Path) -> MergeReport:
+    with ExitStack() as held, staged_folder(folder, sync=False) as staging:
+        places = JobPlaces(staging)
+        lock = new_lock(places.lock)  # tells a later merge that this one has not been killed
+        if lock is None:
+            raise OSError(errno.EAGAIN, "another merge cleaned up at the same time; run the command again")
+        held.callback(os.close, lock)
+        places.rollouts.mkdir()
+        without_folder = tuple(_copy_rollouts(everything, places))
+        write_atomic(places.results, b"".join(everything.lines))
+        rescore = _last_pass(everything.sources)
+        if rescore is not None:
+            write_document(places.rescore, rescore, sync=True)
+        write_document(places.job, everything.record.to_dict(), sync=True)
+        summary = replace(job_summary(Job(staging)), job=folder.name)
+        write_document(places.summary, summary.to_dict(), sync=True)
+    sync_folder(folder.parent)
+    torn = tuple(source.name for source in everything.sources if source.torn)
+    return MergeReport(folder, everything.record, summary, without_folder, torn)
+
+
+def _copy_rollouts(everything: Merged, places: JobPlaces) -> Iterator[str]:
+    """Copy the folders of all rollouts, also of those that were killed; yields results whose folder is missing."""
+    copied = set()
+    for source in everything.sources:
+        rollouts = source.job.places.rollouts
+        for folder in sorted(rollouts.iterdir()) if rollouts.is_dir() else ():
+            owner = everything.owners.get(folder.name, source)
+            if owner is source and folder.name not in copied and folder.is_dir():
+                _copy_tree(folder, places.rollouts / folder.name)
+                copied.add(folder.name)
+    yield from (rollout for rollout in everything.owners if rollout not in copied)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """Folders, regular files and links, with their permissions and times. Raises `OSError` for anything else."""
+    target.mkdir()
+    for entry in sorted(os.scandir(source), key=lambda each: each.name):
+        place = target / entry.name
+        if entry.is_symlink():
+            place.symlink_to(Path(entry.path).readlink())
+        elif entry.is_dir():
+            _copy_tree(Path(entry.path), place)
+        else:
+            status = copy_file(Path(entry.path), place)
+            os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+    shutil.copystat(source, target)
+
+
+def _last_pass(sources: Sequence[Source]) -> dict[str, Any] | None:
+    """The last pass of `rescore` over any of the jobs; unfinished if one of them has to be continued."""
+    passes = []
+    for source in sources:
+        path = source.job.places.rescore
+        try:
+            document = parse_json(path.read_bytes())
+            passes.append((int(document["number"]), document["finished_at"]))
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError) as error:
+            raise InfrastructureFailure(f"{path} cannot be read: {error}.", code="job-damaged") from error
+    if not passes:
+        return None
+    number = max(each for each, _ in passes)
+    ends = [end for each, end in passes if each == number]
+    return {"number": number, "finished_at": None if None in ends else max(ends)}
+
+
+def _sweep(jobs_dir: Path) -> None:
+    """Remove what killed merges left: hidden folders with the lock of a merge that nobody holds."""
+    for lock in jobs_dir.glob(".benchflow-*.tmp/.lock"):
+        descriptor = free_lock(lock)
+        if descriptor is not None:
+            shutil.rmtree(lock.parent, ignore_errors=True)
+            os.close(descriptor)
