@@ -4,21 +4,37 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from benchflow.errors import UsageError
+from benchflow.record import read_model_calls
 from benchflow.rewards import Attributed, Scored, Unscored
 from benchflow.serve.episode import CallRefused, score_calls
 from benchflow.serve.opening import EpisodeSettings, Opener
 from benchflow.serve.remote.cluster_opener import ClusterOpener
 from benchflow.serve.remote.episode_orders import HOST
 from benchflow.serve.sessions import NoRoom, Sessions
-from benchflow.testing import CallFault, InProcessCluster, VirtualTimeLoop
+from benchflow.testing import CallFault, InProcessCluster, ModelServer, VirtualTimeLoop
 from episode_server import write_package
 
 pytestmark = pytest.mark.anyio
 DONE = {"command": "echo done > /app/answer.txt"}
 CUBE = "cube:counter-cube"
+
+
+JUDGE = {
+    "verifier/verifier.md": "---\nverifier:\n  strategies:\n    prose: {type: llm-judge, rubric: rubric.toml}\n---\n",
+    "verifier/rubric.toml": (
+        '[judge]\nmodel = "openai/test-model"\n[[criterion]]\nname = "right"\ndescription = "The answer is 42."\n'
+    ),
+}
+
+
+def judged(folder):
+    """A package whose verifier is a model."""
+    write_package(folder, "set/judged", files=JUDGE)
+    (folder / "verifier/test.sh").unlink()
 
 
 @pytest.fixture
@@ -232,16 +248,16 @@ async def test_a_session_that_ends_while_it_begins_leaves_nothing_on_the_node(op
 
 
 async def test_a_node_that_is_cut_off_from_its_driver_ends_its_episodes_by_itself(opened):
-    async with opened(nodes=2, lease_sec=60) as (opener, cluster):
+    async with opened(nodes=2, lease_sec=300) as (opener, cluster):
         episode = opener.open(named(opener, "set/plain"))
         await episode.begin()
         cut = cluster.nodes[0]
         host = cluster.host(cut)
         assert len(host._held) == 1
         cluster.cut(cut)
-        await anyio.sleep(50)
+        await anyio.sleep(200)
         assert len(host._held) == 1
-        await anyio.sleep(40)
+        await anyio.sleep(200)
         assert len(host._held) == 0
         with pytest.raises(Attributed, match="no sign of life"):
             await episode.call("bash", DONE)
@@ -313,3 +329,26 @@ async def test_scored_means_what_the_verifier_said_with_its_metrics(opened):
         ended = await episode.call("submit", {})
         assert isinstance(episode.verdict, Scored)
         assert ended.reward == 0.0 == ended.metadata["rewards"]["reward"]
+
+
+@pytest.mark.slow
+async def test_what_judges_asked_on_a_node_is_recorded_on_the_server(opened, tmp_path, monkeypatch):
+    judged(tmp_path / "judged")
+    records = tmp_path / "records"
+    with ModelServer(lambda _: {"score": "yes", "reason": "it is"}) as models:
+        for name, value in models.environment.items():
+            monkeypatch.setenv(name, value)
+
+        async def play():
+            async with opened(sources=[str(tmp_path / "judged")], records=records) as (opener, cluster):
+                episode = opener.open(named(opener, "set/judged"))
+                await episode.begin()
+                await episode.call("bash", {"command": "echo 42 > /app/answer.txt"})
+                assert (await episode.call("submit", {})).reward == 1.0
+                await episode.close()
+                assert held(cluster) == [0, 0]
+
+        await anyio.to_thread.run_sync(anyio.run, play)  # on a loop whose time is that of the model server
+    [file] = records.rglob("model_calls.jsonl")
+    assert [call.place.source for call in read_model_calls(file)] == ["judge"]
+    assert models.api_key not in file.read_text()

@@ -76,12 +76,9 @@ class SessionPlaces:
             await self._fleet.open()
             for sentence in check_launch(demands, list(self._fleet.facts.values())):
                 self._say(sentence)
-            async with anyio.create_task_group() as group, self._fleet.working():
+            async with self._fleet.watched() as group:
                 group.start_soon(self._keep)
-                try:
-                    yield
-                finally:
-                    group.cancel_scope.cancel()
+                yield
         finally:
             await self._fleet.close()
 
