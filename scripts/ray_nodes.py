@@ -23,7 +23,7 @@ from pathlib import Path
 START_SEC = 90.0
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 _ALWAYS = ("--node-ip-address=127.0.0.1", "--disable-usage-stats", "--block")
-TRIES = 2
+TRIES = 3
 """On a loaded machine Ray gives up on its own processes after 30 s."""
 
 
@@ -38,6 +38,10 @@ class RayNode:
         self.folder = folder
         """Its temporary folder."""
         self._process = process
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def processes(self) -> list[int]:
         """All processes of the node, with those of rollouts: they have its folder in their environment."""
@@ -54,14 +58,12 @@ class RayNode:
         self._process.wait()
 
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(20)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 class RayNodes:
@@ -98,11 +100,10 @@ class RayNodes:
         return self.join([name], processors=processors, environ=environ)[0]
 
     def join(self, names: list[str], *, processors: int = 2, environ: Mapping[str, str] | None = None) -> list[RayNode]:
-        """Join several nodes at once."""
+        """Join several nodes."""
         command = [f"--address={self.address}", f"--num-cpus={processors}"]
-        started = [(name, self._begin(name, command, environ or {})) for name in names]
-        for name, node in started:
-            self.nodes[name] = self._await(name, node, command, environ or {})
+        for name in names:  # one after the other: beside each other they take longer, and Ray does not wait
+            self.nodes[name] = self._start(name, command, environ or {})
         return [self.nodes[name] for name in names]
 
     def stop(self) -> None:
@@ -110,31 +111,27 @@ class RayNodes:
             node.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start(self, name: str, command: list[str], environ: Mapping[str, str]) -> RayNode:
-        return self._await(name, self._begin(name, command, environ), command, environ)
-
     def _begin(self, name: str, command: list[str], environ: Mapping[str, str]) -> RayNode:
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
-        started = subprocess.Popen(
-            [*_DIES_WITH_US, Path(sys.executable).with_name("ray"), "start", *command, *_ALWAYS],
-            env={**self.environ, **environ, "TMPDIR": str(folder), "RAY_ADDRESS": ""},
-            stdout=self._log(name).open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
+        with self._log(name).open("wb") as log:
+            started = subprocess.Popen(
+                [*_DIES_WITH_US, Path(sys.executable).with_name("ray"), "start", *command, *_ALWAYS],
+                env={**self.environ, **environ, "TMPDIR": str(folder), "RAY_ADDRESS": ""},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         return RayNode(folder, started)
 
-    def _await(self, name: str, node: RayNode, command: list[str], environ: Mapping[str, str]) -> RayNode:
-        for left in reversed(range(TRIES)):
+    def _start(self, name: str, command: list[str], environ: Mapping[str, str]) -> RayNode:
+        for _ in range(TRIES):
+            node = self._begin(name, command, environ)
             until = time.monotonic() + START_SEC
-            while time.monotonic() < until and node._process.poll() is None:
+            while time.monotonic() < until and node.is_running:
                 if b"Ray runtime started" in self._log(name).read_bytes():
                     return node
                 time.sleep(0.1)
             node.stop()
-            if left:
-                node = self._begin(name, command, environ)
         said = self._log(name).read_text(errors="replace")[-2000:]
         raise RayUnavailable(f"The Ray node '{name}' did not start: {said}")
 

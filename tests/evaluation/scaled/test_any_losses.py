@@ -5,30 +5,32 @@ Real driver and real node hosts, in one process and in virtual time; what goes w
 """
 
 import importlib.metadata
+import json
 import math
 import os
 import random
 from collections import Counter
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import anyio
 import pytest
 
-from benchflow.errors import UsageError
 from benchflow.evaluation.engine import Engine, unjudged
 from benchflow.evaluation.job import create_job, plan_job, work_left
 from benchflow.evaluation.scaled import folder_travel
+from benchflow.evaluation.scaled.demand import demand_of
 from benchflow.evaluation.scaled.facts import Asked
 from benchflow.evaluation.scaled.fleet import Fleet
 from benchflow.evaluation.scaled.node_host import NodeHost
-from benchflow.evaluation.scaled.scaled_runner import ScaledRunner, demands_of
+from benchflow.evaluation.scaled.scaled_runner import ScaledRunner
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, read_lines
 from benchflow.testing import CallFault, InProcessCluster, VirtualTimeLoop
+from benchflow.testing.cluster_double import START
 
-SEEDS = int(os.environ.get("LOSSES", "25"))
-TASKS, ATTEMPTS = 3, 4
+SEEDS = int(os.environ.get("LOSSES", "6"))
+TASKS, ATTEMPTS = 2, 4
+CONCURRENCY = 6
 FOREVER = 1e6
 """Seconds of virtual time within which everything ends."""
 PACKAGE = {
@@ -62,6 +64,9 @@ def request_(tmp_path, drowsy):
     return JobRequest((str(tmp_path / "packages"),), "nop", attempts=ATTEMPTS, sandbox=drowsy)
 
 
+EVENTS = ("lose", "vanish", "notice", "cut", "mend", "refuse", "allow", "interrupt")
+
+
 class Trouble:
     """What happens to a cluster, decided by a seed."""
 
@@ -71,14 +76,15 @@ class Trouble:
         self.pause = self.chance.choice([5.0, 30.0, 120.0])
 
     def weather(self, _node, method):
-        if self.chance.random() >= self.rate:
-            return None
         chance = self.chance
+        if chance.random() >= self.rate:
+            return None
+        seconds = chance.choice([1.0, 29.0, 31.0, 90.0, 90.0 if method == START else math.inf])
         return chance.choice(
             [
                 CallFault(lost=chance.choice(["before", "during", "after"]), unnoticed=chance.random() < 0.5),
-                CallFault(late=chance.choice([1.0, 29.0, 31.0, 90.0, math.inf])),
-                CallFault(delay=chance.choice([1.0, 29.0, 31.0, 90.0, math.inf])),
+                CallFault(late=seconds),
+                CallFault(delay=seconds),
             ]
         )
 
@@ -88,7 +94,9 @@ class Trouble:
             await anyio.sleep(self.chance.expovariate(1 / self.pause))
             nodes = cluster.nodes
             node = self.chance.choice(nodes) if nodes else None
-            match self.chance.choice(["lose", "vanish", "notice", "cut", "mend", "grow", "refuse", "allow", "interrupt"]):
+            match self.chance.choice(
+                ["lose", "vanish", "notice", "cut", "mend", "grow", "refuse", "allow", "interrupt"]
+            ):
                 case "lose" if node:
                     cluster.lose(node)
                 case "vanish" if node:
@@ -113,23 +121,28 @@ async def run_once(store, request, said, *, trouble=None) -> bool:
     """Run what is left of a job, with or without trouble; whether it was completed."""
     sources, tasks = plan_job(request)
     items = work_left(store, request, tasks)
-    asked = Asked.for_demands(demands_of(tasks, request, os.environ))
+    asked = Asked.for_demands(frozenset(demand_of(task, request, os.environ) for task in tasks))
     nodes = trouble.chance.randint(1, 4) if trouble else 2
     async with InProcessCluster(NodeHost, ((request,), asked, 60.0, anyio.current_time), nodes=nodes) as cluster:
         fleet = Fleet(cluster, said.append)
         completed = False
+        if trouble is not None:
+            cluster.weather = trouble.weather
         try:
             await fleet.open()
-            async with ScaledRunner(fleet, request, sources) as runner:
-                engine = Engine(store, runner, concurrency=6, unjudged=unjudged(store.results))
+            fleet.crowd(CONCURRENCY)
+            async with ScaledRunner(fleet, request, sources, store.places) as runner:
+                engine = Engine(store, runner, concurrency=CONCURRENCY, unjudged=unjudged(store.results))
                 with anyio.CancelScope() as interrupt:
                     async with anyio.create_task_group() as group:
                         if trouble is not None:
-                            cluster.weather = trouble.weather
                             group.start_soon(trouble.happen, cluster, interrupt)
                         await engine.run(iter(items))
                         completed = True
                         group.cancel_scope.cancel()
+        except UsageError as error:
+            if error.code != "no-nodes" or trouble is None:
+                raise
         finally:
             await fleet.close()
     return completed
@@ -155,11 +168,13 @@ def check_lines(store):
     scored = Counter(line["key"] for line in lines if line["status"] == "scored")
     assert max(scored.values(), default=0) <= 1
     for line in lines:
-        kept = store.places.rollout(line["rollout"]).result
-        assert kept.exists(), line["rollout"]
-        error = line.get("error")
-        if error is not None:
-            assert error["category"] == "infrastructure", error
+        folder = store.places.rollout(line["rollout"])
+        assert json.loads(folder.result.read_bytes())["status"] == line["status"]
+        files = {path.name for path in folder.path.iterdir()}
+        if line["status"] == "scored":
+            assert folder.trajectory.name in files
+        else:  # a lost try has a folder of its own, not that of a try that has come back
+            assert (line["error"]["category"], files) == ("infrastructure", {folder.result.name}), line["error"]
     return lines
 
 

@@ -8,19 +8,20 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_nodes import RayNode, RayNodes
 
 from loaded_commands import BENCH
-from ray_nodes import RayNode, RayNodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox, pytest.mark.xdist_group("ray")]
 
 TASK = "---\nschema_version: '1.3'\ntask: {{name: t/{name}}}\n{more}---\nDo it.\n"
 SECRETS = "benchflow:\n  secrets: [{name: NODE_SECRET, scope: verifier}]\n"
+OF_ONE_RUN = {"timing", "started_at", "finished_at", "rollout", "job", "node"}
 SLOW = "sleep 0.4; echo 1 > /logs/verifier/reward.txt"
 
 
@@ -43,17 +44,18 @@ class Job:
     def __init__(self, cluster: RayNodes, folder: Path, *arguments: str) -> None:
         self.folder = folder / "jobs/job"
         self._errors = folder / f"stderr-{time.monotonic_ns()}"
-        self.process = subprocess.Popen(
-            [*BENCH, "eval", *arguments],
-            cwd=folder,
-            env={**cluster.environ, "DRIVER_API_KEY": "canary-of-the-driver-1f0c"},
-            stdout=subprocess.PIPE,
-            stderr=self._errors.open("wb"),
-        )
+        self._output = self._errors.with_name(f"{self._errors.name}-out")
+        with self._errors.open("wb") as errors, self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*BENCH, "eval", *arguments],
+                cwd=folder,
+                env={**cluster.environ, "DRIVER_API_KEY": "canary-of-the-driver-1f0c"},
+                stdout=output,
+                stderr=errors,
+            )
 
     def end(self) -> tuple[int, str, str]:
-        output, _ = self.process.communicate(timeout=240)
-        return self.process.returncode, output.decode(), self.said()
+        return self.process.wait(240), self._output.read_text(), self.said()
 
     def said(self) -> str:
         return self._errors.read_text()
@@ -77,12 +79,12 @@ class Job:
 
 
 @pytest.fixture
-def nodes(ray_cluster: RayNodes) -> Iterator[list[RayNode]]:
+def nodes(ray_cluster: RayNodes) -> list[RayNode]:
     """Two nodes; of those that a test kills others come in their place."""
     missing = [name for name in ("one", "two") if name not in ray_cluster.nodes]
     if missing:
         ray_cluster.join(missing, environ={"NODE_SECRET": "canary-of-the-node-77ab"})
-    yield [ray_cluster.nodes[name] for name in ("one", "two")]
+    return [ray_cluster.nodes[name] for name in ("one", "two")]
 
 
 def kill(cluster: RayNodes, name: str) -> RayNode:
@@ -110,10 +112,12 @@ def hosts(node: RayNode) -> list[int]:
 
 
 def comparable(document: Any) -> Any:
-    """A summary without what differs between two runs of the same job: times, names of folders and machines."""
+    """A summary without what differs between two runs of the same job: times, names of folders, the order of ends."""
     if isinstance(document, dict):
-        ignored = {"timing", "started_at", "finished_at", "rollout", "job", "node", "seconds"}
-        return {key: comparable(value) for key, value in document.items() if key not in ignored}
+        kept = {key: value for key, value in document.items() if key not in OF_ONE_RUN}
+        if isinstance(kept.get("results"), list):
+            kept["results"] = sorted(kept["results"], key=lambda result: result["key"])
+        return {key: comparable(value) for key, value in kept.items()}
     return [comparable(value) for value in document] if isinstance(document, list) else document
 
 
@@ -143,8 +147,11 @@ def test_a_job_gives_the_same_summary_on_a_cluster_and_no_secret_is_in_what_ray_
     big = [path.stat().st_size for path in (tmp_path / "jobs/job/rollouts").glob("*/verifier/big")]
     assert big == [9_000_000] * 2
     one, other = (
-        {str(path.relative_to(folder)) for folder in (tmp_path / "jobs" / name / "rollouts").iterdir()
-         for path in folder.rglob("*")}
+        {
+            str(path.relative_to(folder))
+            for folder in (tmp_path / "jobs" / name / "rollouts").iterdir()
+            for path in folder.rglob("*")
+        }
         for name in ("job", "here")
     )
     assert one == other

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from benchflow.cli.eval.node_lines import node_lines
 from benchflow.cli.terminal import LiveBlock, is_terminal, note, printable, shortened
 from benchflow.evaluation.engine import Observer
 from benchflow.evaluation.work import WorkItem
@@ -93,7 +94,7 @@ class Watching(Observer):
     def _look(self, live: LiveRollouts) -> None:
         """Look at the running rollouts from time to time, beside the job."""
         while not self._closed.wait(_TICK):
-            self._lines = live_lines(live.look(), None)
+            self._lines = [*node_lines(live.nodes()), *live_lines(live.look(), None)]
             self._draw(force=True)
 
     def _name(self, item: WorkItem) -> str:
@@ -142,11 +143,11 @@ def in_short(sentence: str) -> str:
 
 
 def live_lines(live: Sequence[LiveRollout], width: int | None = None) -> list[str]:
-    """One line for each running rollout: how long, its phase, what it used, its last action."""
+    """One line for each running rollout: how long, its phase, its node, what it used, its last action."""
     room = width or _WIDE
     lines = []
     for rollout in live:
-        name = attempt_name(rollout.task, rollout.attempt)
+        name = attempt_name(rollout.task, rollout.attempt) + (f" on {rollout.node}" if rollout.node else "")
         step = f" {rollout.step}" if rollout.step else ""
         used = _used(rollout)
         last = rollout.last if rollout.phase == "agent" else ""

@@ -14,6 +14,9 @@ DISK_FLOOR_MB: Final = 1024
 """Free disk space that rollouts leave to the node: below it, records and builds begin to fail in odd places."""
 
 
+_HINT: Final = "set it in the environment in which the node is started"
+
+
 @dataclass(frozen=True, slots=True)
 class CubeNeed:
     """An installed benchmark, with the digest of its code where the job was planned."""
@@ -108,7 +111,8 @@ def refusal(demand: Demand, facts: NodeFacts) -> str | None:
 def _processors(demand: Demand, facts: NodeFacts) -> str | None:
     if demand.processors is None or demand.processors <= facts.processors:
         return None
-    return f"has {facts.processors:g} processors, and {demand.processors:g} are declared"
+    plural = "" if facts.processors == 1 else "s"
+    return f"has {facts.processors:g} processor{plural}, and {demand.processors:g} are declared"
 
 
 def _memory(demand: Demand, facts: NodeFacts) -> str | None:
@@ -153,10 +157,10 @@ def _unfit(name: str, demand: Demand, there: SandboxFacts | None) -> str | None:
 def _variables(demand: Demand, facts: NodeFacts) -> str | None:
     unset = sorted(demand.variables - facts.variables)
     if unset:
-        return f"has no value for the variable{'s' if len(unset) > 1 else ''} {', '.join(unset)}"
+        return f"has no value for the variable{'s' if len(unset) > 1 else ''} {', '.join(unset)} ({_HINT})"
     for group in demand.one_of:
         if not group & facts.variables:
-            return f"has a value for none of the variables {', '.join(sorted(group))}"
+            return f"has a value for none of the variables {', '.join(sorted(group))} ({_HINT})"
     return None
 
 

@@ -31,6 +31,7 @@ from benchflow.record.trajectory import timestamp
 PULSE_SEC: Final = 2.0
 SILENT_SLICES: Final = 30
 """Silence is counted in seconds in which this process ran: one that was stopped for an hour must not lose its nodes."""
+FACTS_SEC: Final = 60.0
 CLOSE_SEC: Final = 30.0
 _LONGEST_REST: Final = 60.0
 
@@ -49,9 +50,11 @@ class Host:
     """Sent, or being sent, by digest."""
     lost: str | None = None
     pulse: Pulse | None = None
-    heard_at: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=anyio.current_time)
     orders: dict[str, Order] = field(default_factory=dict)
     """What it carries out."""
+    finished: set[str] = field(default_factory=set)
+    """Orders whose folders nobody wants any more; the next pulse says so."""
 
     async def call(self, method: str, /, *arguments: object) -> Any:
         """Call the host; `NodeLost` as soon as the node is, whether or not there is an answer."""
@@ -61,9 +64,15 @@ class Host:
             self.calls.add(scope)
             try:
                 return await self.link.call(method, *arguments)
+            except NodeLost as error:
+                raise NodeLost(self._why(str(error))) from None
             finally:
                 self.calls.discard(scope)
-        raise NodeLost(str(self.lost))
+        raise NodeLost(self._why(f"Node {self.node} was lost."))
+
+    def _why(self, otherwise: str) -> str:
+        """What the driver knows comes first: it has killed the host that now says so."""
+        return self.lost or otherwise
 
 
 @dataclass(slots=True)
@@ -104,7 +113,7 @@ class Fleet:
         """Start a host on every node. A `UsageError` if none has one."""
         members = await self._cluster.members()
         async with anyio.create_task_group() as group:
-            for node in members.values():
+            for node in sorted(members.values(), key=lambda node: node.id):
                 group.start_soon(self._start, node)
         if not self.hosts:
             reasons = [f"{members[id_]}: {reason}" for id_, reason in self.refused.items() if id_ in members]
@@ -126,18 +135,17 @@ class Fleet:
     async def _start(self, node: Node) -> Host | None:
         self._starting.add(node.id)
         name = self._watch(node).name
+        link: Link | None = None
         try:
             link = await self._cluster.start(node)
-            facts = await link.call("facts", name, node.processors)
-        except (NodeRefused, NodeLost) as error:
-            self._failures[node.id] = self._failures.get(node.id, 0) + 1
-            if isinstance(error, NodeRefused):
-                self.refused[node.id] = str(error)
-            self.say(f"Node {node} is not used: {error}")
-            return None
-        except Exception as error:  # noqa: BLE001  # the boundary: a host that cannot tell what it has is not used
-            self.refused[node.id] = f"{type(error).__name__}: {error}"
-            self.say(f"Node {node} is not used: {self.refused[node.id]}")
+            with anyio.fail_after(FACTS_SEC):
+                facts = await link.call("facts", name, node.processors)
+        except BaseException as error:
+            if link is not None:
+                link.kill()
+            if not isinstance(error, Exception):
+                raise
+            self._not_used(node, error)
             return None
         finally:
             self._starting.discard(node.id)
@@ -145,6 +153,17 @@ class Fleet:
         host = self.hosts[node.id] = Host(node, link, facts)
         self._candidates[node.id] = Candidate(facts, NodeLoad(), self._crowded)
         return host
+
+    def _not_used(self, node: Node, error: Exception) -> None:
+        """A host could not be started: a node that was lost or silent has another chance later, another has not."""
+        self._failures[node.id] = self._failures.get(node.id, 0) + 1
+        reason = str(error)
+        if isinstance(error, TimeoutError):
+            reason = f"It did not tell what it has within {FACTS_SEC:g} s."
+        elif not isinstance(error, NodeLost):
+            self.refused[node.id] = reason if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
+            reason = self.refused[node.id]
+        self.say(f"Node {node} is not used: {reason}")
 
     @asynccontextmanager
     async def working(self, places: JobPlaces) -> AsyncIterator[None]:
@@ -211,7 +230,7 @@ class Fleet:
 
     def look(self) -> JobNodes:
         """All nodes and what they do now."""
-        now = time.monotonic()
+        now = anyio.current_time()
         nodes = []
         for id_, watch in self.watches.items():
             if id_ in self.hosts:
@@ -239,13 +258,15 @@ class Fleet:
     async def _ask(self, host: Host, answered: anyio.Event) -> None:
         sent = time.time()
         try:
-            pulse: Pulse = await host.call("pulse")
+            finished = frozenset(host.finished)
+            pulse: Pulse = await host.call("pulse", finished)
         except NodeLost as error:
             self._lose(host, str(error))
         except Exception as error:  # noqa: BLE001  # the boundary: a host that cannot tell how it is cannot be used
             self._lose(host, f"Node {host.node} was lost: {type(error).__name__}: {error}")
         else:
-            host.pulse, host.heard_at = pulse, time.monotonic()
+            host.pulse, host.heard_at = pulse, anyio.current_time()
+            host.finished -= finished
             self.watches[host.node.id].skew.pulsed(sent, pulse.clock, time.time())
             candidate = self._candidates.get(host.node.id)
             if candidate is not None:
@@ -299,7 +320,7 @@ class Fleet:
 
     def returned(self, host: Host, item: Hashable, result: Result) -> None:
         """A rollout came back from a node with this result."""
-        self.watches[host.node.id].ended(time.monotonic(), item, result)
+        self.watches[host.node.id].ended(anyio.current_time(), item, result)
         if self._hopeless:
             for waiting in self._waiting.values():
                 waiting.placed.set()
@@ -315,13 +336,13 @@ class Fleet:
             raise InfrastructureFailure(message, code="nodes-failing")
 
     def _ended(self, host: Host, demand: Demand, item: Hashable) -> None:
-        self.watches[host.node.id].interrupted(time.monotonic(), item)
+        self.watches[host.node.id].interrupted(anyio.current_time(), item)
         self._count(host, demand, begins=False)
         self._serve()
 
     def _serve(self) -> None:
         """Give nodes to those in line."""
-        now = time.monotonic()
+        now = anyio.current_time()
         for id_ in self._candidates:
             self._rest(id_, now)
         while (placed := self._line.next(self._candidates)) is not None:

@@ -70,7 +70,7 @@ def _note(
     more = f" (and {len(kinds) - 1} more reasons)" if len(kinds) > 1 else ""
     if len(refused) == len(tasks):
         return f"Node {node.name} gets no rollouts: it {kinds[0]}{more}."
-    return f"Node {node.name} gets none of {len(refused)} of the {len(tasks)} tasks: it {kinds[0]}{more}."
+    return f"Node {node.name} cannot run {len(refused)} of the {len(tasks)} tasks: it {kinds[0]}{more}."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -106,12 +106,14 @@ class NodeHost:
 
         return await find_facts(name, self._asked, self._place, processors=processors)
 
-    async def pulse(self) -> Pulse:
-        """The driver is there; what this node does now."""
+    async def pulse(self, finished: Collection[str] = ()) -> Pulse:
+        """The driver is there; what this node does now. The folders of `finished` orders have arrived."""
         from benchflow.evaluation.scaled import machine_room
         from benchflow.evaluation.scaled.facts import places
 
         self._hear()
+        for order in finished:
+            await self._release(order)
         seen = ((order, running.watched.look()) for order, running in self._running.items())
         return Pulse(
             machine_room.vitals(places(self._place)),
@@ -208,8 +210,7 @@ class NodeHost:
             stream.seek(offset)
             return stream.read(size)
 
-    async def release(self, order: str) -> None:
-        """The folder of an order has arrived, or nobody wants it."""
+    async def _release(self, order: str) -> None:
         place = self._packed.pop(order, None)
         if place is not None:
             await _removed(place.parent)

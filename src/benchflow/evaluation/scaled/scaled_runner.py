@@ -110,9 +110,11 @@ class ScaledRunner:
                 part: bytes = await host.call("fetch", order.id, offset, size)
                 return part
 
-            await take_back(folder, answer.folder, fetch)
-            if answer.folder.data is None:
-                await host.call("release", order.id)
+            try:
+                await take_back(folder, answer.folder, fetch)
+            finally:
+                if answer.folder.data is None:
+                    host.finished.add(order.id)  # no call of its own: a node that is lost now has delivered
             await record_here(result, folder)
             return result
         finally:
