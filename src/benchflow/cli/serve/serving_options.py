@@ -74,7 +74,11 @@ _OPTIONS: Final = (
         show_default=True,
         help="Play episodes here, or on the nodes of a Ray cluster.",
     ),
-    click.option("--ray-address", metavar="HOST:PORT", help="The cluster; default: RAY_ADDRESS, or the one here."),
+    click.option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster; default: RAY_ADDRESS, or the cluster of this machine.",
+    ),
     json_option,
 )
 
@@ -105,7 +109,7 @@ class ServingOptions:
         """What is served; refuses wrong usage before anything listens."""
         require_extra()
         if self.ray_address is not None and self.engine != "ray":
-            raise UsageError("--ray-address belongs to --engine ray.")
+            raise UsageError("--ray-address applies to --engine ray.", code="unused-option")
         from benchflow.serve.opening import EpisodeSettings, Opener
         from benchflow.serve.package_episode import EpisodeLimits
 

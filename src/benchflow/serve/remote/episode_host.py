@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -25,7 +25,7 @@ from benchflow.evaluation.scaled.node_host import cube_payload
 from benchflow.evaluation.scaled.orders import Pulse
 from benchflow.evaluation.scaled.parcels import Arrivals
 from benchflow.evaluation.work import TaskRef
-from benchflow.files.scratch import scratch_folder
+from benchflow.files.scratch import scratch_folder, sweep_after_death
 from benchflow.files.user_store import default_store
 from benchflow.record import TaskId
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
@@ -47,6 +47,7 @@ class EpisodeHost:
     """All episodes and gym tasks of one driver on this node. `close` ends them, and what they share."""
 
     def __init__(self, settings: HostSettings) -> None:
+        sweep_after_death()
         self._settings: Final = settings
         self._maker: Final = EpisodeMaker(settings.episodes, places=[default_store()])
         self._place: Final = scratch_folder("episodes-")
@@ -61,8 +62,9 @@ class EpisodeHost:
         self._hear()
         return await find_facts(name, self._settings.asked, self._place, processors=processors)
 
-    async def pulse(self) -> Pulse:
-        """The driver is there; what this node has free."""
+    async def pulse(self, finished: Collection[str] = ()) -> Pulse:
+        """The driver is there; what this node has free. `finished` is about rollouts, of which it has none."""
+        del finished
         self._hear()
         return Pulse(vitals(places(self._place)), time.time())
 

@@ -1,0 +1,97 @@
+"""A vector of environments on this machine and on two Ray nodes of it: CPU per step of the trainer, and of everything.
+
+The steps are those of `benchflow.trainers.make_vector`, with the same packages in real sandboxes (`true` in a shell of
+its own). "The trainer" is this process, which on a cluster only sends and receives; "everything" adds the hosts on the
+nodes, and their sandboxes. Wall time depends on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from ray_nodes import RayNodes
+
+from benchflow.trainers import make_vector
+from lib.side_by_side import compile_ours, print_cells
+from trainers import FILES, process_cpu
+
+ENVIRONMENTS = 8
+
+
+def measured(folder: str, engine: str, address: str | None, rounds: int) -> tuple[float, float, float]:
+    """CPU of this process per step and of all of ours per step, in milliseconds; steps per second."""
+    before = set(_ours())
+    envs = make_vector(folder, ENVIRONMENTS, engine=engine, address=address, sandbox="local", base_image="host")  # type: ignore[arg-type]  # one of two
+    try:
+        envs.reset(seed=1)
+        for _ in range(5):
+            envs.step(("true",) * ENVIRONMENTS)
+        started, own, all_of_it = time.perf_counter(), _own(), _everything(before)
+        for _ in range(rounds):
+            envs.step(("true",) * ENVIRONMENTS)
+        wall, own, all_of_it = time.perf_counter() - started, _own() - own, _everything(before) - all_of_it
+    finally:
+        envs.close()
+    steps = rounds * ENVIRONMENTS
+    return own / steps * 1e3, (own + all_of_it) / steps * 1e3, steps / wall
+
+
+def _own() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _everything(before: set[int]) -> float:
+    """Of all processes that this measurement has started, here and on the nodes."""
+    return sum(map(process_cpu, (pid for pid in _ours() if pid not in before)))
+
+
+def _ours() -> list[int]:
+    """Processes with the mark of this run in their environment, and what is below this process."""
+    mark, found = f"VECTORS_BENCHMARK={os.getpid()}\0".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--quick", action="store_true", help="fewer steps")
+    quick = options.parse_args().quick
+    if not quick:
+        compile_ours()
+    rounds = 25 if quick else 250
+    os.environ["VECTORS_BENCHMARK"] = str(os.getpid())
+    cluster = RayNodes()
+    try:
+        cluster.join(["one", "two"])
+        os.environ.update({name: value for name, value in cluster.environ.items() if name.startswith("RAY_")})
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in FILES.items():
+                (Path(folder) / name).parent.mkdir(exist_ok=True)
+                (Path(folder) / name).write_text(text)
+            here = measured(folder, "local", None, rounds)
+            there = measured(folder, "ray", cluster.address, rounds)
+    finally:
+        cluster.stop()
+    names = ("CPU of the trainer per step", "CPU of everything per step", "steps per second")
+    rows = [[name, f"{one:,.3g}", f"{two:,.3g}"] for name, one, two in zip(names, here, there, strict=True)]
+    print_cells([[f"{ENVIRONMENTS} environments; CPU in ms", "on this machine", "over 2 Ray nodes of it"], *rows])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
