@@ -139,8 +139,7 @@ class Draft:
             return
         self.seen_usage = grant.usage
         if grant.limit is not None:
-            reached = f"job {grant.limit.name}" if grant.limit.scope == "job" else grant.limit.name
-            self.note(limits_reached=tuple(dict.fromkeys((*self.notes.limits_reached, reached))))
+            self.note(limits_reached=tuple(dict.fromkeys((*self.notes.limits_reached, grant.limit.named))))
 
     def _counted(self) -> dict[str, float]:
         if not self.seen_usage:

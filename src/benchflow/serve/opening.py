@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from benchflow.errors import UsageError
 from benchflow.evaluation.cubes import CubeRunner
 from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.work import TaskRef
 from benchflow.gym.driver import ActionDriver, PlannedTask, plan_task
+from benchflow.gym.episode_calls import CallSettings
 from benchflow.gym.shared import PACKAGES
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits
+from benchflow.models.gateway.shared_gateway import SharedGateway
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest
 from benchflow.sandbox.factory import AUTO, taken_package
@@ -49,6 +53,8 @@ class EpisodeSettings:
     pull: str = "missing"
     isolation: str | None = None
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    call_limits: CallLimits = NO_CALL_LIMITS
+    """On the calls of models that judges and users of one episode make."""
 
     def request(self, sources: Sequence[str]) -> JobRequest:
         """The same for those who run jobs."""
@@ -71,17 +77,22 @@ class EpisodeMaker:
         cubes: Sequence[str] = (),
         *,
         records: Path | None = None,
+        server_limits: CallLimits = NO_CALL_LIMITS,
         places: Iterable[Path] = (),
     ) -> None:
-        """`records` is a folder for the calls of models that judges and users make; `places` are not named to clients.
+        """`records` is a folder for the calls of models that judges and simulated users make, `server_limits` are
+        limits on those of all episodes together; `places` are not named to clients.
 
-        Raises `UsageError` for an unknown sandbox and for a cube that is not installed.
+        Raises `UsageError` for an unknown sandbox, for a cube that is not installed, and for records and limits of one.
         """
+        self._models: Final = SharedGateway(os.environ, settings.call_limits, server_limits, "server")
+        self._calls: Final = CallSettings(records, self._models)
         if settings.sandbox != AUTO:
             SANDBOXES.load(settings.sandbox)
+        if self._calls.used:
+            require_no_cubes(cubes)
         request = settings.request([f"{CUBE_PREFIX}{name}" for name in cubes])
         self._settings: Final = settings
-        self._records: Final = records
         self._planned: Final[dict[Path, PlannedTask]] = {}
         """By folder, last used last; one whose package has changed since is not used."""
         self._packages: Final = PackageRunner([], request)
@@ -107,7 +118,8 @@ class EpisodeMaker:
                 return lambda: benchmark.spawn(config)
 
             return CubeEpisode(task.id, spawn, self._settings.limits.max_calls, self._discretion)
-        start = partial(self._start, payload, task, secrets or {}, records or self._records)
+        calls = self._calls if records is None else replace(self._calls, records=records)
+        start = partial(self._start, payload, task, secrets or {}, calls)
         return PackageEpisode(start, self._settings.limits, self._discretion)
 
     async def stage(self, task: ServedTask) -> Stage:
@@ -129,12 +141,13 @@ class EpisodeMaker:
                 sandbox=settings.sandbox,
                 base_image=settings.base_image,
                 pull=pull_policy(settings.pull),
+                call_limits=settings.call_limits,
             )
             config, make = next(iter(places.get_task_configs())), lambda known: make_task(known, None, None)
         return config if task.seed is None else config.model_copy(update={"seed": task.seed}), make
 
     async def _start(
-        self, folder: Path, task: ServedTask, secrets: Mapping[str, str], records: Path | None
+        self, folder: Path, task: ServedTask, secrets: Mapping[str, str], calls: CallSettings
     ) -> tuple[TaskPackage, ActionDriver]:
         package = await taken_package(PACKAGES.get(folder, task.full_digest))
         planned = None if secrets else self._planned.pop(folder, None)
@@ -144,7 +157,7 @@ class EpisodeMaker:
         if not secrets:
             self._remember(folder, planned)
         try:
-            return package, await ActionDriver.begin(planned, seed=task.seed, records=records)
+            return package, await ActionDriver.begin(planned, seed=task.seed, calls=calls)
         except BaseException:
             self._planned.pop(folder, None)  # its image may be gone, for instance: the next episode looks again
             raise
@@ -170,17 +183,28 @@ class EpisodeMaker:
     ) -> None:
         await self._packages.close()
         await self._cubes.close()
+        await self._models.close()
 
 
 class Opener(EpisodeMaker):
     """What a server offers from PATHs and cubes, played on this machine."""
 
     def __init__(
-        self, sources: Sequence[str], settings: EpisodeSettings | None = None, *, records: Path | None = None
+        self,
+        sources: Sequence[str],
+        settings: EpisodeSettings | None = None,
+        *,
+        records: Path | None = None,
+        server_limits: CallLimits = NO_CALL_LIMITS,
     ) -> None:
-        """Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed."""
-        places = [Path(source) for source in sources if not source.startswith(CUBE_PREFIX)]
-        super().__init__(settings or EpisodeSettings(), cube_names(sources), records=records, places=places)
+        """Raises `UsageError`, as `EpisodeMaker` does, and for a PATH that does not exist."""
+        super().__init__(
+            settings or EpisodeSettings(),
+            cube_names(sources),
+            records=records,
+            server_limits=server_limits,
+            places=[Path(source) for source in sources if not source.startswith(CUBE_PREFIX)],
+        )
         self.tasks: Final[ServedTasks] = list_tasks(sources, self.cube_tasks)
 
     async def open_soon(self, task: ServedTask, wait_sec: float) -> Episode:
@@ -192,6 +216,16 @@ class Opener(EpisodeMaker):
 def cube_names(sources: Sequence[str]) -> list[str]:
     """The cubes among PATHs and `cube:NAME`, each once."""
     return list(dict.fromkeys(each.removeprefix(CUBE_PREFIX) for each in sources if each.startswith(CUBE_PREFIX)))
+
+
+def require_no_cubes(names: Sequence[str]) -> None:
+    """Refuse cubes where calls of models are recorded or limited."""
+    if names:
+        message = (
+            f"{CUBE_PREFIX}{names[0]}: records of and limits on model calls are for packages; what a cube calls in"
+            " its own code passes by them. Serve it without those options."
+        )
+        raise UsageError(message, code="cube-calls")
 
 
 def cubes_listed(runner: CubeRunner) -> dict[str, list[TaskRef]]:

@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint
 import anyio
 import pytest
 
+from benchflow.errors import UsageError
 from benchflow.evaluation.engine import Engine, unjudged
 from benchflow.evaluation.job import create_job, plan_job, work_left
 from benchflow.evaluation.scaled import folder_travel

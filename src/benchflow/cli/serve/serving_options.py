@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from benchflow.cli.arguments import ISOLATIONS, PATH, complete_paths, json_option
+from benchflow.cli.rollouts.model_options import served_limit_options
 from benchflow.cli.terminal import emit, printable
 from benchflow.errors import UsageError
 
@@ -51,6 +52,7 @@ _OPTIONS: Final = (
     ),
     click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
     click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
+    served_limit_options,
     click.option(
         "--max-sessions",
         type=click.IntRange(min=1),
@@ -99,6 +101,15 @@ class ServingOptions:
     agent_timeout: float | None
     max_calls: int | None
     records: Path | None
+    max_model_calls: int | None
+    max_tokens: int | None
+    max_cost_usd: float | None
+    max_model_time: float | None
+    server_max_model_calls: int | None
+    server_max_tokens: int | None
+    server_max_cost_usd: float | None
+    server_max_model_time: float | None
+    concurrent_calls: int | None
     max_sessions: int
     reap_after: float
     engine: str
@@ -110,14 +121,29 @@ class ServingOptions:
         require_extra()
         if self.ray_address is not None and self.engine != "ray":
             raise UsageError("--ray-address applies to --engine ray.", code="unused-option")
+        from benchflow.models.gateway.call_limits import CallLimits
         from benchflow.serve.opening import EpisodeSettings, Opener
         from benchflow.serve.package_episode import EpisodeLimits
 
         limits = EpisodeLimits(self.agent_timeout, self.max_calls)
-        settings = EpisodeSettings(self.sandbox, self.base_image, self.pull, self.isolation, limits)
+        each = CallLimits(self.max_model_calls, self.max_tokens, self.max_cost_usd, self.max_model_time)
+        settings = EpisodeSettings(self.sandbox, self.base_image, self.pull, self.isolation, limits, each)
+        whole = (
+            self.server_max_model_calls,
+            self.server_max_tokens,
+            self.server_max_cost_usd,
+            self.server_max_model_time,
+            self.concurrent_calls,
+        )
         if self.engine == "ray":
+            if any(limit is not None for limit in whole):
+                message = (
+                    "Limits on the model calls of the whole server cannot be held over the nodes of --engine ray; limit"
+                    " each episode instead."
+                )
+                raise UsageError(message, code="ray-limit")
             return self._on_nodes(settings)
-        return Opener(self.sources, settings, records=self.records)
+        return Opener(self.sources, settings, records=self.records, server_limits=CallLimits(*whole))
 
     def _on_nodes(self, settings: EpisodeSettings) -> ClusterOpener:
         """The same on a cluster that this process is connected to now."""

@@ -53,7 +53,7 @@ class ScaledRunner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._working.__aexit__(kind, error, trace)
+            await self._working.__aexit__(None, None, None)  # a failure of the job is raised as it is, not in a group
         finally:
             await self._local.__aexit__(kind, error, trace)
 

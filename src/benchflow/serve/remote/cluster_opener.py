@@ -28,11 +28,12 @@ from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.work import TaskRef
 from benchflow.files import write_atomic
 from benchflow.gym.shared import PACKAGES
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS
 from benchflow.plugins import SANDBOXES
 from benchflow.rewards import Attributed, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.serve.discretion import Discretion
-from benchflow.serve.opening import EpisodeSettings, cube_names, cubes_listed, declared_secrets
+from benchflow.serve.opening import EpisodeSettings, cube_names, cubes_listed, declared_secrets, require_no_cubes
 from benchflow.serve.remote.episode_orders import LEASE_SEC, MOST_EPISODES, CubeOrder, EpisodeOrder, HostSettings
 from benchflow.serve.remote.remote_episode import RemoteEpisode, ordered
 from benchflow.serve.remote.served_demands import demand_of_served
@@ -62,6 +63,8 @@ class ClusterOpener:
         """`most` is how many episodes a node plays at one time. Raises `UsageError`, as `Opener` does and `connect`."""
         if settings.sandbox != AUTO:
             SANDBOXES.load(settings.sandbox)
+        if records is not None or settings.call_limits != NO_CALL_LIMITS:
+            require_no_cubes(cube_names(sources))
         request = settings.request(sources)
         cubes = CubeRunner(cube_names(sources), request, JobModels(request, os.environ))
         self.tasks: Final[ServedTasks] = list_tasks(sources, cubes_listed(cubes))
