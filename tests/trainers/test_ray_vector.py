@@ -64,6 +64,23 @@ def left_on(node):
     return [*mounts, *(str(path) for path in node.folder.glob("benchcube-*/*"))]
 
 
+def test_a_server_plays_its_sessions_on_nodes_and_leaves_nothing_there(ray_cluster, nodes, tmp_path):
+    write_package(tmp_path / "plain", "set/plain")
+    options = ("--engine", "ray", "--sandbox", "local", "--base-image", "host")
+    with serving(tmp_path, tmp_path / "plain", "cube:counter-cube", *options, **ray_cluster.environ) as server:
+        sessions = [server.session() for _ in range(4)]
+        for sid in sessions:
+            assert server.get("/plain/prompt", sid).status_code == 200
+        assert [len(hosts(node)) for node in nodes] == [1, 1]
+        server.call(sessions[0], "bash", command="echo done > /app/answer.txt")
+        assert [server.call(sid, "submit")["output"]["reward"] for sid in sessions] == [1.0, 0.0, 0.0, 0.0]
+        left_open = server.session()
+        server.call(left_open, "bash", command="sleep 3600 >/dev/null 2>&1 &")
+        assert server.stop() == 0
+    for node in nodes:
+        until(lambda node=node: hosts(node) == [] and left_on(node) == [], 120)
+
+
 def test_a_killed_node_costs_its_environments_their_episode_and_no_more(ray_cluster, nodes, tmp_path):
     write_package(tmp_path / "plain", "set/plain")
     command = [sys.executable, "-c", TRAINER, str(tmp_path / "plain")]
@@ -102,21 +119,4 @@ def test_a_killed_node_costs_its_environments_their_episode_and_no_more(ray_clus
         process.kill()
         process.communicate()
     for node in (killed, nodes[0]):
-        until(lambda node=node: hosts(node) == [] and left_on(node) == [], 120)
-
-
-def test_a_server_plays_its_sessions_on_nodes_and_leaves_nothing_there(ray_cluster, nodes, tmp_path):
-    write_package(tmp_path / "plain", "set/plain")
-    options = ("--engine", "ray", "--sandbox", "local", "--base-image", "host")
-    with serving(tmp_path, tmp_path / "plain", "cube:counter-cube", *options, **ray_cluster.environ) as server:
-        sessions = [server.session() for _ in range(4)]
-        for sid in sessions:
-            assert server.get("/plain/prompt", sid).status_code == 200
-        assert [len(hosts(node)) for node in nodes] == [1, 1]
-        server.call(sessions[0], "bash", command="echo done > /app/answer.txt")
-        assert [server.call(sid, "submit")["output"]["reward"] for sid in sessions] == [1.0, 0.0, 0.0, 0.0]
-        left_open = server.session()
-        server.call(left_open, "bash", command="sleep 3600 >/dev/null 2>&1 &")
-        assert server.stop() == 0
-    for node in nodes:
         until(lambda node=node: hosts(node) == [] and left_on(node) == [], 120)

@@ -89,7 +89,7 @@ class SessionPlaces:
         free = [host for host in able if self._why_not(host, demand) is None]
         if not free:
             raise NoNode(self._sentence(able, demand, task))
-        host = min(free, key=self._played)
+        host = min(free, key=lambda each: (self._played(each), each.node.id))
         place = Place(host, demand, self._fleet)
         self._taken.setdefault(host, {})[place.name] = place
         return place
