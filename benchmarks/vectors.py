@@ -8,8 +8,10 @@ nodes, and their sandboxes. Wall time depends on what else the machine does.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +26,7 @@ from lib.side_by_side import compile_ours, print_cells
 from trainers import FILES, process_cpu
 
 ENVIRONMENTS = 8
+MARK = "BENCHCUBE_VECTORS"
 
 
 def measured(folder: str, engine: str, address: str | None, rounds: int) -> tuple[float, float, float]:
@@ -55,8 +58,8 @@ def _everything(before: set[int]) -> float:
 
 
 def _ours() -> list[int]:
-    """Processes with the mark of this run in their environment, and what is below this process."""
-    mark, found = f"VECTORS_BENCHMARK={os.getpid()}\0".encode(), []
+    """Other processes with the mark of a run in their environment: nodes, hosts, sandboxes."""
+    mark, found = f"{MARK}=1\0".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -70,21 +73,29 @@ def _ours() -> list[int]:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--quick", action="store_true", help="fewer steps")
-    quick = options.parse_args().quick
-    if not quick:
+    options.add_argument("--measure", nargs=2, metavar=("ENGINE", "FOLDER"), help=argparse.SUPPRESS)
+    given = options.parse_args()
+    rounds = 25 if given.quick else 250
+    if given.measure:  # in a process of its own, which has the token of the cluster from its start
+        engine, folder = given.measure
+        address = os.environ["RAY_ADDRESS"] if engine == "ray" else None
+        sys.stdout.write(json.dumps(measured(folder, engine, address, rounds)) + "\n")
+        return 0
+    if not given.quick:
         compile_ours()
-    rounds = 25 if quick else 250
-    os.environ["VECTORS_BENCHMARK"] = str(os.getpid())
+    os.environ[MARK] = "1"
     cluster = RayNodes()
     try:
         cluster.join(["one", "two"])
-        os.environ.update({name: value for name, value in cluster.environ.items() if name.startswith("RAY_")})
         with tempfile.TemporaryDirectory() as folder:
             for name, text in FILES.items():
                 (Path(folder) / name).parent.mkdir(exist_ok=True)
                 (Path(folder) / name).write_text(text)
-            here = measured(folder, "local", None, rounds)
-            there = measured(folder, "ray", cluster.address, rounds)
+            asked = [sys.executable, __file__, *(["--quick"] if given.quick else []), "--measure"]
+            here, there = (
+                json.loads(subprocess.run([*asked, engine, folder], env=cluster.environ, stdout=-1, check=True).stdout)
+                for engine in ("local", "ray")
+            )
     finally:
         cluster.stop()
     names = ("CPU of the trainer per step", "CPU of everything per step", "steps per second")
