@@ -63,7 +63,7 @@ def cpu_of(vector: AsyncVectorEnv) -> float:
     own = resource.getrusage(resource.RUSAGE_SELF)
     seconds = own.ru_utime + own.ru_stime
     for worker in vector.processes:
-        seconds += sum(map(process_cpu, _tree(worker.pid)))
+        seconds += sum(map(_cpu, _tree(worker.pid)))
     return seconds
 
 
@@ -77,7 +77,7 @@ def _tree(pid: int | None) -> list[int]:
     return found
 
 
-def process_cpu(pid: int) -> float:
+def _cpu(pid: int) -> float:
     """Of a process and its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,8 +1,8 @@
-"""A vector of environments on this machine and on two Ray nodes of it: CPU per step of the trainer, and of everything.
+"""A vector of environments on this machine and on two Ray nodes of it: CPU per step of the trainer.
 
 The steps are those of `benchflow.trainers.make_vector`, with the same packages in real sandboxes (`true` in a shell of
-its own). "The trainer" is this process, which on a cluster only sends and receives; "everything" adds the hosts on the
-nodes, and their sandboxes. Wall time depends on what else the machine does.
+its own). The trainer is one process, which on a cluster only sends and receives; the CPU of sandboxes is not counted.
+Wall time depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,51 +22,26 @@ from ray_nodes import RayNodes
 
 from benchflow.trainers import make_vector
 from lib.side_by_side import compile_ours, print_cells
-from trainers import FILES, process_cpu
+from trainers import FILES
 
 ENVIRONMENTS = 8
-MARK = "BENCHCUBE_VECTORS"
 
 
-def measured(folder: str, engine: str, address: str | None, rounds: int) -> tuple[float, float, float]:
-    """CPU of this process per step and of all of ours per step, in milliseconds; steps per second."""
-    before = set(_ours())
+def measured(folder: str, engine: str, address: str | None, rounds: int) -> tuple[float, float]:
+    """CPU of this process per step in milliseconds, and steps per second."""
     envs = make_vector(folder, ENVIRONMENTS, engine=engine, address=address, sandbox="local", base_image="host")  # type: ignore[arg-type]  # one of two
     try:
         envs.reset(seed=1)
         for _ in range(5):
             envs.step(("true",) * ENVIRONMENTS)
-        started, own, all_of_it = time.perf_counter(), _own(), _everything(before)
+        started, used = time.perf_counter(), time.process_time()
         for _ in range(rounds):
             envs.step(("true",) * ENVIRONMENTS)
-        wall, own, all_of_it = time.perf_counter() - started, _own() - own, _everything(before) - all_of_it
+        wall, used = time.perf_counter() - started, time.process_time() - used
     finally:
         envs.close()
     steps = rounds * ENVIRONMENTS
-    return own / steps * 1e3, (own + all_of_it) / steps * 1e3, steps / wall
-
-
-def _own() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _everything(before: set[int]) -> float:
-    """Of all processes that this measurement has started, here and on the nodes."""
-    return sum(map(process_cpu, (pid for pid in _ours() if pid not in before)))
-
-
-def _ours() -> list[int]:
-    """Other processes with the mark of a run in their environment: nodes, hosts, sandboxes."""
-    mark, found = f"{MARK}=1\0".encode(), []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if mark in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    return used / steps * 1e3, steps / wall
 
 
 def main() -> int:
@@ -83,7 +57,6 @@ def main() -> int:
         return 0
     if not given.quick:
         compile_ours()
-    os.environ[MARK] = "1"
     cluster = RayNodes()
     try:
         cluster.join(["one", "two"])
@@ -98,7 +71,7 @@ def main() -> int:
             )
     finally:
         cluster.stop()
-    names = ("CPU of the trainer per step", "CPU of everything per step", "steps per second")
+    names = ("CPU of the trainer per step", "steps per second")
     rows = [[name, f"{one:,.3g}", f"{two:,.3g}"] for name, one, two in zip(names, here, there, strict=True)]
     print_cells([[f"{ENVIRONMENTS} environments; CPU in ms", "on this machine", "over 2 Ray nodes of it"], *rows])
     return 0
