@@ -211,6 +211,7 @@ def odd(site, *arguments, stdout=subprocess.PIPE):
     return subprocess.run(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_benchmarks_that_cannot_be_loaded_are_listed_with_their_reason(odd_site):
     result = odd(odd_site, "list", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)["benchmarks"]}
