@@ -10,6 +10,7 @@ import math
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import anyio
@@ -66,6 +67,12 @@ def request_(tmp_path, drowsy):
     return JobRequest((str(tmp_path / "packages"),), "nop", attempts=ATTEMPTS, sandbox=drowsy)
 
 
+CHANGES = {
+    "pulse": lambda pulse: replace(pulse, clock=pulse.clock - 3600),
+    "run": lambda answer: answer and replace(answer, folder=replace(answer.folder, sha256="0" * 64)),
+    "fetch": lambda piece: piece[:-1] + b"?",
+}
+"""A clock that is an hour late, and bytes that do not arrive as they were sent."""
 EVENTS = ("lose", "vanish", "notice", "cut", "mend", "refuse", "allow", "interrupt")
 
 
@@ -87,6 +94,7 @@ class Trouble:
                 CallFault(lost=chance.choice(["before", "during", "after"]), unnoticed=chance.random() < 0.5),
                 CallFault(late=seconds),
                 CallFault(delay=seconds),
+                CallFault(change=CHANGES.get(method)),
             ]
         )
 

@@ -7,9 +7,10 @@ large one is not overtaken for ever, the first in line holds one node: nothing t
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop
 from typing import Final, NamedTuple
 
 from benchflow.evaluation.scaled.abilities import CubeNeed, Demand, NodeFacts, SandboxFacts, refusal
@@ -70,12 +71,23 @@ def _preference(demand: Demand, id_: str, node: Candidate) -> tuple[int, bool, f
     return int(-(-busy // 1)), unbuilt, busy, id_
 
 
+_Size = tuple[float | None, int | None, int | None]
+
+
+def _size(demand: Demand) -> _Size:
+    """What decides whether a node has room."""
+    return demand.processors, demand.memory_mb, demand.storage_mb
+
+
 @dataclass(slots=True)
 class Line:
     """Tasks that wait for a node, in the order they came. Equal demands wait together, so that a pass over the line
-    costs as much as there are different demands, not as there are tasks."""
+    costs as much as there are different demands, not as there are tasks; where no node has room, as much as there are
+    different sizes."""
 
     _waiting: Final[dict[Demand, deque[int]]] = field(default_factory=dict)
+    _sizes: Final[Counter[_Size]] = field(default_factory=Counter)
+    """How many of the demands that wait have a size."""
     _next: int = 0
 
     def __len__(self) -> int:
@@ -85,31 +97,31 @@ class Line:
         """Join the end of the line; the ticket."""
         ticket = self._next
         self._next += 1
-        self._waiting.setdefault(demand, deque()).append(ticket)
+        if demand not in self._waiting:
+            self._waiting[demand] = deque()
+            self._sizes[_size(demand)] += 1
+        self._waiting[demand].append(ticket)
         return ticket
 
     def leave(self, demand: Demand, ticket: int) -> None:
         """Give up waiting."""
         self._waiting[demand].remove(ticket)
-        if not self._waiting[demand]:
-            del self._waiting[demand]
+        self._forget_if_empty(demand)
 
     def next(self, nodes: Mapping[str, Candidate]) -> Placed | None:
         """The first in line that a node takes now has left the line; None if nobody can begin.
 
         The caller counts it in the load of that node before it asks for the next.
         """
+        room = {size: _open(Demand(*size), nodes) for size in self._sizes}
+        if not any(room.values()):
+            return None
         held: str | None = None
-        room: dict[object, list[str]] = {}
-        for place, (demand, tickets) in enumerate(self._by_arrival()):
-            size = (demand.processors, demand.memory_mb, demand.storage_mb)
-            if size not in room:
-                room[size] = _open(demand, nodes)
-            node = _best(demand, nodes, (id_ for id_ in room[size] if id_ != held))
+        for place, demand in enumerate(self._by_arrival()):
+            node = _best(demand, nodes, (id_ for id_ in room[_size(demand)] if id_ != held))
             if node is not None:
-                ticket = tickets.popleft()
-                if not tickets:
-                    del self._waiting[demand]
+                ticket = self._waiting[demand].popleft()
+                self._forget_if_empty(demand)
                 return Placed(ticket, demand, node)
             if place == 0:
                 held = held_for(demand, nodes)
@@ -117,10 +129,22 @@ class Line:
 
     def first(self) -> Demand | None:
         """The demand of the task that has waited longest."""
-        return next((demand for demand, _ in self._by_arrival()), None)
+        return next(self._by_arrival(), None)
 
-    def _by_arrival(self) -> Iterator[tuple[Demand, deque[int]]]:
-        return iter(sorted(self._waiting.items(), key=lambda waiting: waiting[1][0]))
+    def _by_arrival(self) -> Iterator[Demand]:
+        """A heap, because most often the first few are all that is looked at."""
+        heads = [(tickets[0], demand) for demand, tickets in self._waiting.items()]
+        heapify(heads)
+        while heads:
+            yield heappop(heads)[1]
+
+    def _forget_if_empty(self, demand: Demand) -> None:
+        if not self._waiting[demand]:
+            del self._waiting[demand]
+            size = _size(demand)
+            self._sizes[size] -= 1
+            if not self._sizes[size]:
+                del self._sizes[size]
 
 
 def held_for(demand: Demand, nodes: Mapping[str, Candidate]) -> str | None:
