@@ -10,6 +10,8 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.evaluation.cube_driver import trouble_of
+from benchflow.record import read_model_calls
+from benchflow.testing import Answer, ModelServer, ToolCall
 from cube.core import StepError
 from loaded_commands import BENCH
 
@@ -91,14 +93,14 @@ def cube(tmp_path):
         target = "press_cube.benchmark:PressBenchmarkConfig"
         (info / "entry_points.txt").write_text(f"[cube.benchmarks]\npress-cube = {target}\n")
 
-        def start(*options):
+        def start(*options, agent="debug"):
             command = [
                 *BENCH,
                 "eval",
                 "run",
                 "cube:press-cube",
                 "--agent",
-                "debug",
+                agent,
                 "--json",
                 "--name",
                 "job",
@@ -213,3 +215,15 @@ def test_an_interrupt_does_not_wait_for_an_action(cube, tmp_path):
 def test_a_tool_that_ends_the_process_ends_its_own_episode_only(cube):
     result = only_result(cube("raise SystemExit(3)")())
     assert (result["error"]["category"], "SystemExit" in result["error"]["message"]) == ("environment", True)
+
+
+def test_the_policy_of_a_cube_is_recorded_and_what_it_left_at_a_limit_is_scored(cube, tmp_path, monkeypatch):
+    with ModelServer(Answer(tool_calls=[ToolCall("press", {"times": 1})])) as models:
+        for name, value in models.environment.items():
+            monkeypatch.setenv(name, value)
+        result = only_result(cube(reward="0.5")("--max-calls", "2", agent="model:openai/gpt-4o"))
+        assert len(models.requests) == 2
+    assert (result["status"], result["reward"], result["limits_reached"]) == ("scored", 0.5, ["max_calls"])
+    (folder,) = (tmp_path / "jobs/job/rollouts").iterdir()
+    outcomes = [call.outcome for call in read_model_calls(folder / "model_calls.jsonl")]
+    assert outcomes == ["answered", "answered", "limited"]

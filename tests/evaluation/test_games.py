@@ -94,6 +94,7 @@ def test_a_killed_job_of_games_resumes_without_losing_or_repeating_one(tasks):
             "'second' must begin with http:// or https://",
         ),
         (["tasks", "--agent", "nop", "--participant", "second=http://u:p@h"], "'second' must not contain a user"),
+        (["tasks", "--agent", "nop", "--agent", "nop", "--rotate-roles"], "with --rotate-roles it is one player"),
         (["tasks/plain", "--agent", "nop", "--seed", 3], "--seed applies to --sample and to arena packages"),
         (["cube:guess", "tasks", "--agent", "nop", "--rotate-roles"], "--rotate-roles applies to packages only"),
     ],

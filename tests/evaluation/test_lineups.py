@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchflow.arena import needed_libraries
 from benchflow.errors import UsageError
 from benchflow.evaluation.games.lineups import check_line_ups, game_seed, line_up_count, line_ups, planned_items
 from benchflow.evaluation.work import TaskRef
@@ -135,3 +136,10 @@ def test_all_ways_to_seat_players_are_counted():
     for players, places in product(range(1, 5), range(1, 5)):
         ways = [way for way in product(range(players), repeat=places) if len(set(way)) == min(players, places)]
         assert line_up_count(players, places) == len(ways)
+
+
+def test_a_job_with_games_is_refused_where_the_libraries_of_arenas_are_missing(monkeypatch):
+    monkeypatch.setattr(needed_libraries, "find_spec", lambda name: None if name == "uvicorn" else name)
+    with pytest.raises(UsageError, match="Arenas need the extra 'arena'"):
+        check_line_ups([PLAIN, HAGGLE], request())
+    check_line_ups([PLAIN], request())

@@ -94,6 +94,30 @@ def test_a_full_disk_leaves_the_earlier_verdicts_when_a_job_is_scored_again(tmp_
         assert (again.returncode, json.loads(again.stdout)["summary"]["scored"]) == (0, 1), again.stderr
 
 
+@needs_root
+def test_a_job_waits_while_its_machine_keeps_failing_and_every_rollout_is_scored_once_it_recovers(tmp_path):
+    for number in range(12):
+        path = package(tmp_path / "tasks", f"t{number}")
+        (path / "verifier" / "large").write_bytes(b"x" * 200_000)
+    with small_disk(tmp_path / "scratch", "64k") as grow:
+        arguments = ["tasks", "--agent", "nop", "--sandbox", "local", "--name", "job", "--concurrency", "12", "--json"]
+        with subprocess.Popen(
+            [*BENCH, "eval", "run", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as job:
+            told = next(line for line in job.stderr if line.startswith("The machine keeps failing"))
+            assert "No space left on device. Nothing new starts for 5 s, then one rollout." in told
+            grow("64m")
+            output, rest = job.communicate()
+    assert job.returncode == 0, rest
+    assert "A rollout has started: the job continues." in rest
+    assert json.loads(output)["scored"] == 12
+
+
 def left_behind(folder):
     """Processes and mounts that name the folder."""
     found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]

@@ -1,5 +1,6 @@
 """Models asked over real HTTP: answers, retries, and a sentence for every way a provider fails."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -139,3 +140,29 @@ def test_a_missing_key_of_a_usual_provider_is_said_before_the_client_is_loaded(m
     environ = {name: value for name, value in os.environ.items() if name not in KEYS}
     done = subprocess.run([sys.executable, "-c", code, model], env=environ, capture_output=True, text=True)
     assert done.stdout == "key-missing False\n", done.stderr
+
+
+async def test_a_model_is_called_through_a_socks_proxy(monkeypatch):
+    seen = []
+
+    async def refusing(reader, writer):
+        seen.append(await reader.readexactly(3))
+        writer.close()
+
+    proxy = await asyncio.start_server(refusing, "127.0.0.1", 0)
+    monkeypatch.setenv("all_proxy", f"socks5://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+    machine = {"OPENAI_BASE_URL": "http://models.test/v1", "OPENAI_API_KEY": "k"}
+    with pytest.raises(ModelFailure, match="could not be reached"):
+        await ChatModel("openai/m", machine, retries=0).complete(QUESTION)
+    proxy.close()
+    assert seen == [b"\x05\x01\x00"]
+
+
+async def test_a_proxy_of_another_kind_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("all_proxy", "socks4://127.0.0.1:1080")
+    with (
+        ModelServer("x") as server,
+        pytest.raises(ModelFailure, match="ALL_PROXY: proxies of the kind socks4") as caught,
+    ):
+        await chat(server).complete(QUESTION)
+    assert (caught.value.code, server.requests) == ("proxy-unsupported", ())

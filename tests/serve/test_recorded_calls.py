@@ -3,38 +3,12 @@
 import pytest
 
 from benchflow.gym import PackageBenchmarkConfig
-from benchflow.record import read_model_calls
 from benchflow.testing import ModelServer
 from cube.core import Action
 from episode_server import serving, write_package
+from judged_packages import USER, YES, calls, judged
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
-
-YES = {"score": "yes", "reason": "it is"}
-FILES = {
-    "verifier/verifier.md": "---\nverifier:\n  strategies:\n    prose: {type: llm-judge, rubric: rubric.toml}\n---\n",
-    "verifier/rubric.toml": (
-        '[judge]\nmodel = "openai/test-model"\n[[criterion]]\nname = "right"\ndescription = "The answer is 42."\n'
-    ),
-}
-USER = """user: {model: openai/test-user, persona: Terse., stop_rule: satisfied-or-2-rounds}
-benchflow:
-  interaction: {mode: simulated-user}
-  nudges: {mode: simulated-user, nudge_budget: 2}
-"""
-
-
-def judged(folder, **options):
-    write_package(folder, "set/judged", files=FILES, **options)
-    (folder / "verifier/test.sh").unlink()
-
-
-def calls(records):
-    """Who called which model, in every episode."""
-    return [
-        [(call.place.source, call.model, call.outcome) for call in read_model_calls(path)]
-        for path in sorted(records.rglob("model_calls.jsonl"))
-    ]
 
 
 def test_a_served_episode_records_what_its_user_and_its_judge_asked(tmp_path):

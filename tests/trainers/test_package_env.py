@@ -229,6 +229,7 @@ def test_the_space_of_texts_takes_what_can_be_written_and_samples_harmless_comma
     assert space.from_jsonable(space.to_jsonable(["a"])) == ["a"]
 
 
+@pytest.mark.slow
 def test_importing_registers_once_and_gymnasium_can_import_it_itself(make_package):
     folder = make_package()
     with warnings.catch_warnings():

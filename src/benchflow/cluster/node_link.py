@@ -34,7 +34,7 @@ class NodeRefused(Exception):
 
 
 class Link(Protocol):
-    """A host object that lives on a node."""
+    """A host object that is on a node."""
 
     @property
     def node(self) -> Node: ...

@@ -34,7 +34,7 @@ from benchflow.record import (
     TaskId,
     Trajectory,
 )
-from benchflow.rewards import Attributed, Unscored, Verdict, attributed
+from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.lifecycle import Draft, carry_out
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
 from cube.core import Action, ActionSchema, Observation
@@ -100,8 +100,7 @@ class CubeRunner:
         gateway = self._models.gateway if self._request.agent != DEBUG else None
         if gateway is None:
             return None
-        if (reached := gateway.meter.reached()) is not None:
-            raise Attributed(Unscored("cancelled", "plan", "job-limit", f"{reached} It was not begun."))
+        gateway.require_room()
         from benchflow.models.gateway import GrantRequest
 
         return gateway.open(GrantRequest(calls, self._models.limits))

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from benchflow.models.gateway.call_limits import CallLimits
+from benchflow.models.gateway.shared_gateway import SharedGateway
 from benchflow.record import JobRequest, always_wins
 
 if TYPE_CHECKING:
-    from benchflow.models.gateway import CallLimits, Gateway
+    from benchflow.models.gateway import Gateway
 
 
-class JobModels:
-    """The gateway is made when the first rollout needs it, and belongs to this object."""
+class JobModels(SharedGateway):
+    """The gateway of a job."""
 
     def __init__(self, request: JobRequest, machine: Mapping[str, str]) -> None:
-        self._request: Final = request
-        self._machine: Final = machine
-
-    def gateway_for(self, agents: Iterable[str]) -> Gateway | None:
-        """The gateway of the job; None for agents that call no model."""
-        return self.gateway if any(map(_calls_models, agents)) else None
-
-    @cached_property
-    def gateway(self) -> Gateway:
-        """With the limits of the job."""
-        from benchflow.models.gateway import CallLimits, Gateway
-
-        request = self._request
-        limits = CallLimits(
+        each = CallLimits(request.max_calls, request.max_tokens, request.max_cost_usd, request.max_model_time)
+        whole = CallLimits(
             request.job_max_calls,
             request.job_max_tokens,
             request.job_max_cost_usd,
             request.job_max_model_time,
             request.concurrent_calls,
         )
-        return Gateway(self._machine, limits=limits)
+        super().__init__(machine, each, whole)
 
-    @property
-    def limits(self) -> CallLimits:
-        """Those of each rollout."""
-        from benchflow.models.gateway import CallLimits
-
-        request = self._request
-        return CallLimits(request.max_calls, request.max_tokens, request.max_cost_usd, request.max_model_time)
-
-    async def close(self) -> None:
-        """Idempotent."""
-        gateway: Gateway | None = self.__dict__.pop("gateway", None)
-        if gateway is not None:
-            await gateway.close()
+    def gateway_for(self, agents: Iterable[str]) -> Gateway | None:
+        """The gateway of the job; None for agents that call no model, without limits that judges could reach."""
+        return self.gateway if self.limited or any(map(_calls_models, agents)) else None
 
 
 def _calls_models(agent: str) -> bool:

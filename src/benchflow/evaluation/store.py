@@ -11,16 +11,19 @@ import fcntl
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.files.lock_reach import lock_reach, supports_no_locks
 from benchflow.record import Job, JobPlaces, JobRecord, Result, Summary, write_document
 from benchflow.record.job import result_line, safe_job_name
 
 DEFAULT_JOBS_DIR: Final = "jobs"
+NO_LOCKS: Final = "locks-do-not-hold"
+"""The code of a refusal of a folder whose locks cannot be relied on."""
 
 
 class JobStore(Job):
@@ -40,13 +43,14 @@ class JobStore(Job):
         """
         folder = jobs_dir / safe_job_name(job.name)
         _require_free(folder)
+        made = [path for path in (folder, jobs_dir) if not path.exists()]
         try:
             JobPlaces(folder).rollouts.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InfrastructureFailure(
                 f"Cannot create {folder}: {error.strerror}.", code="store-unwritable"
             ) from error
-        store = cls(folder, _locked(folder))
+        store = cls(folder, _locked_new(folder, made))
         try:
             _require_free(folder)  # another process may have been faster until now
         except UsageError:
@@ -61,6 +65,15 @@ class JobStore(Job):
                 f"Cannot create {folder}: {error.strerror}.", code="store-unwritable"
             ) from error
         return store
+
+    @property
+    def caution(self) -> str | None:
+        """What a user has to know about the lock of the job, where it may not hold everywhere."""
+        reach, mount = lock_reach(self.places.lock)
+        if reach != "shared-with-host" or mount is None:
+            return None
+        where = f"{self.folder} is shared with the host ({mount.kind})"
+        return f"{where}, which may not see its lock: run the job on one of both only."
 
     @staticmethod
     def require_new(jobs_dir: Path, name: str) -> None:
@@ -168,16 +181,58 @@ def _never_began(folder: Path) -> bool:
     return left <= {places.lock, places.rollouts} and not any(places.rollouts.glob("*"))
 
 
+def _locked_new(folder: Path, made: Sequence[Path]) -> IO[bytes]:
+    """The lock of a new job; of one that is refused nothing is left of the folders that were made for it."""
+    try:
+        return _locked(folder)
+    except UsageError as error:
+        if error.code == NO_LOCKS and folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+            for parent in made[1:]:
+                with suppress(OSError):
+                    parent.rmdir()
+        raise
+
+
 def _locked(folder: Path) -> IO[bytes]:
-    """The lock of a job: held as long as the returned file is open, and not by another process."""
+    """The lock of a job: held as long as the returned file is open, and not by another process.
+
+    A folder whose locks do not hold is refused: two processes would write the same job.
+    """
     stream = JobPlaces(folder).lock.open("ab")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        require_holding(JobPlaces(folder).lock, folder)
     except BlockingIOError:
         stream.close()
         raise UsageError(f"Job '{folder.name}' is being run by another process.", code="job-running") from None
+    except OSError as error:
+        stream.close()
+        if supports_no_locks(error):
+            raise _without_locks(folder, "does not support locks") from error
+        raise InfrastructureFailure(f"Cannot lock {folder}: {error.strerror}.", code="store-unwritable") from error
+    except UsageError:
+        stream.close()
+        raise
     os.utime(stream.fileno())  # readers tell by it which rollouts are of this run, and which an earlier one left
     return stream
+
+
+def require_holding(lock: Path, folder: Path) -> None:
+    """Refuse the folder of a job if others could take its lock, which this process holds."""
+    reach, mount = lock_reach(lock)
+    if reach == "none":
+        raise _without_locks(folder, "grants a lock twice")
+    if reach == "machine" and mount is not None:
+        raise _without_locks(folder, f"keeps locks to one machine ({mount.kind} at {mount.point})")
+
+
+def _without_locks(folder: Path, how: str) -> UsageError:
+    message = (
+        f"{folder} is on a file system that {how}, so two processes could write the same job. Choose a folder of a "
+        "local disk with --jobs-dir; jobs of several machines are joined by `bench eval merge`."
+    )
+    return UsageError(message, code=NO_LOCKS)
 
 
 def _repair(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,8 +11,11 @@ from pydantic import Field, PrivateAttr
 
 import cube
 from benchflow.gym.located import PLACES
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import PACKAGES
-from benchflow.gym.task import PackageTaskConfig, PackageTaskMetadata
+from benchflow.gym.task import MODELS, PackageTaskConfig, PackageTaskMetadata
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits
+from benchflow.models.gateway.shared_gateway import SharedGateway
 from benchflow.record import identify, labels
 from benchflow.sandbox.factory import AUTO, task_package
 from benchflow.sandbox.pulling import PullPolicy
@@ -24,13 +28,22 @@ from cube.task import TaskConfig
 
 
 class PackageBenchmark(Benchmark["PackageBenchmarkConfig"]):
-    """Packages share only the backend of this process."""
+    """Packages share the backend of this process, and limits on calls of models if there are any for all of them."""
+
+    _shared: SharedGateway | None = None
 
     def _setup(self) -> None:
-        """Nothing to start before the first reset."""
+        """Nothing is started before the first reset."""
+        whole = self.config.benchmark_limits
+        if whole is not None:
+            each = self.config.call_limits or NO_CALL_LIMITS
+            self._shared = SharedGateway(os.environ, each, whole, "benchmark")
+            self._runtime_context[MODELS] = self._shared
 
     def close(self) -> None:
         """Tasks end their own sandboxes."""
+        if self._shared is not None:
+            LOOP.run(self._shared.close)
 
 
 class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
@@ -47,6 +60,10 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
     skip_invalid: bool = False
     records: str | None = None
     """A folder in which calls of models by judges are recorded; None: nowhere."""
+    call_limits: CallLimits | None = None
+    """Limits on those calls, for each episode with its forks."""
+    benchmark_limits: CallLimits | None = None
+    """Limits for all episodes of a live benchmark together."""
 
     task_config_class: ClassVar[type[TaskConfig[Any]]] = PackageTaskConfig
     benchmark_class: ClassVar[type[Benchmark[Any]]] = PackageBenchmark
@@ -78,6 +95,8 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
             "participants": self.participants,
             "validate_per_step": self.validate_per_step,
             "records": self.records,
+            "call_limits": self.call_limits,
+            "benchmark_limits": self.benchmark_limits,
         }
         for config in super().get_task_configs():
             yield config.model_copy(update=settings)

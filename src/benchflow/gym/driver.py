@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -19,7 +19,7 @@ from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.scratch import scratch_folder
-from benchflow.gym.episode_calls import EpisodeCalls
+from benchflow.gym.episode_calls import NO_CALL_SETTINGS, CallSettings, EpisodeCalls
 from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
@@ -33,6 +33,9 @@ from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.boxes import stopping
 from benchflow.verifier.scope import Scope, isolation_of, scope_of
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 _DRIVER: Final = "gym"
 """The driver of the task, used as the agent's name."""
@@ -51,8 +54,6 @@ class Setting:
     base_image: str | None
     given: Mapping[str, str] = field(default_factory=dict)
     """Variables of every program in it, beside those of the package."""
-    records: Path | None = None
-    """Where calls of models are recorded that judges and users make; None: nowhere."""
 
     @property
     def forbidden(self) -> frozenset[str]:
@@ -91,18 +92,20 @@ async def plan_task(
 class ActionDriver:
     """One running task, from the start of its sandbox to its end."""
 
-    def __init__(self, setting: Setting, environment: Environment, course: Course) -> None:
-        """`environment` is started."""
+    def __init__(
+        self, setting: Setting, environment: Environment, course: Course, calls: EpisodeCalls | None = None
+    ) -> None:
+        """`environment` is started; `calls` are those of judges and users, which end with the driver."""
         self.environment: Final = environment
         self.course = course
         self.forbidden: Final = setting.forbidden
         self._setting: Final = setting
-        self.calls: Final = EpisodeCalls.open(
-            setting.package, [step.name for step in setting.steps], setting.secrets, setting.records
-        )
-        self._verifier: Final = Verifier(
-            environment, base_image=setting.base_image, given=setting.given, models=self.calls.judge()
-        )
+        self.calls: Final = calls or EpisodeCalls()
+        self._verifier: Final = self._verifying(self.calls.judge())
+
+    def _verifying(self, models: Access | None) -> Verifier:
+        setting = self._setting
+        return Verifier(self.environment, base_image=setting.base_image, given=setting.given, models=models)
 
     @classmethod
     async def start(
@@ -114,30 +117,38 @@ class ActionDriver:
         chosen: Chosen | None = None,
         machine: Mapping[str, str] | None = None,
         seed: int | None = None,
-        records: Path | None = None,
+        calls: CallSettings = NO_CALL_SETTINGS,
     ) -> ActionDriver:
         """The task at its first step; after an error nothing runs. Refuses what is not supported.
 
         `chosen` is the isolation of its verifiers, if the caller knows it already; `machine` the variables from which
         secrets are taken, those of this process without it. With a `seed`, every program of the package has it in
-        `SEED_VARIABLE`, whatever the package itself sets there. Below `records`, calls of models by judges and users
-        are recorded.
+        `SEED_VARIABLE`, whatever the package itself sets there. `calls` says where calls of models by judges and
+        users are recorded, and how many there may be.
         """
         package = await taken_package(package)
         planned = await plan_task(package, backend, base_image=base_image, chosen=chosen, machine=machine)
-        return await cls.begin(planned, seed=seed, records=records)
+        return await cls.begin(planned, seed=seed, calls=calls)
 
     @classmethod
-    async def begin(cls, planned: PlannedTask, *, seed: int | None = None, records: Path | None = None) -> ActionDriver:
+    async def begin(
+        cls, planned: PlannedTask, *, seed: int | None = None, calls: CallSettings = NO_CALL_SETTINGS
+    ) -> ActionDriver:
         """As `start`, for a task that is planned."""
-        setting, preparation = replace(planned.setting, records=records), planned.preparation
+        setting, preparation = planned.setting, planned.preparation
         if seed is not None:
             given = {SEED_VARIABLE: str(seed)}
             setting = replace(setting, given=given)
             preparation = replace(preparation, spec=replace(preparation.spec, env={**preparation.spec.env, **given}))
+        names = [step.name for step in setting.steps]
+        opened = EpisodeCalls.open(setting.package, names, setting.secrets, calls)
         environment = Environment(planned.backend, preparation)
-        await environment.start()
-        driver = cls(setting, environment, Course.of(setting.package.view))
+        try:
+            await environment.start()
+        except BaseException:
+            opened.close()
+            raise
+        driver = cls(setting, environment, Course.of(setting.package.view), opened)
         try:
             await begin(environment, driver.step)
         except BaseException:
@@ -162,15 +173,22 @@ class ActionDriver:
         named = str(user) if user is not None else None
         return Workspace(sandbox, sandbox.spec.workdir, named, self._setting.secrets.of("agent"))
 
-    async def evaluate(self) -> Course:
-        """The course with a verdict on the task as it is now; changes nothing."""
-        return self.course if self.course.over else self.course.after(await self._verified())
+    async def evaluate(self, *, for_user: bool = False) -> Course:
+        """The course with a verdict on the task as it is now; changes nothing.
+
+        What is only `for_user` to see is on the account of the simulated user, so that the last word of the judge is
+        left for the end.
+        """
+        if self.course.over:
+            return self.course
+        verifier = self._verifying(self.calls.judge_for_user()) if for_user else self._verifier
+        return self.course.after(await self._verified(verifier))
 
     async def advance(self) -> None:
         """End the step as a rollout does: it is frozen and scored, and the next one begins or the task ends."""
         with attributed("sandbox", "agent"):
             await end_processes(self.environment, self.step.name)
-        self.course = self.course.after(await self._verified())
+        self.course = self.course.after(await self._verified(self._verifier))
         if self.course.over:
             return
         try:
@@ -179,26 +197,26 @@ class ActionDriver:
         except Attributed as error:
             self.course = self.course.after(error.verdict)
 
-    async def _verified(self) -> Past:
+    async def _verified(self, verifier: Verifier) -> Past:
         isolation = isolation_of(self.environment.preparation, self.step.name)
         scope = scope_of(self._setting.package.view, self.step.name, isolation)
         try:
             with attributed("sandbox", "verify"):
-                checked = await self._verified_copy(scope)
+                checked = await self._verified_copy(scope, verifier)
             return Past(checked.verdict, checked.record())
         except Attributed as error:
             return Past(error.verdict)
 
-    async def _verified_copy(self, scope: Scope) -> Verification:
+    async def _verified_copy(self, scope: Scope, verifier: Verifier) -> Verification:
         sandbox = self.environment.sandbox
         rung = scope.isolation.rung
         if rung == "open":
             await self._require_copyable()
         if rung == "services" or (rung != "open" and sandbox.spec.composition is None):
-            return await self._verifier.verify(None, step=scope.step, soft=True)  # always makes its own copy
+            return await verifier.verify(None, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
-            return await self._verifier.verify(None, step=scope.step, sandbox=copy)
+            return await verifier.verify(None, step=scope.step, sandbox=copy)
 
     async def _require_copyable(self) -> None:
         """Refuse to verify in the open if a copy would lack what the verifier needs."""
@@ -219,7 +237,8 @@ class ActionDriver:
             started = "the image's entry point" if self.environment.entrypoint is not None else "its manifest"
             message = f"The environment cannot be forked: services run in it that {started} started."
             raise UnsupportedError(message, code="live-state", path="environment")
-        return ActionDriver(self._setting, await self.environment.fork(), self.course)
+        copy = await self.environment.fork()
+        return ActionDriver(self._setting, copy, self.course, self.calls.fork())
 
     async def stop(self) -> None:
         """End it with all that runs in it."""

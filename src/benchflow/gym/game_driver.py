@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -18,6 +19,7 @@ from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.scratch import scratch
 from benchflow.gym.driver import ActionDriver, Setting
+from benchflow.gym.episode_calls import NO_CALL_SETTINGS, CallSettings
 from benchflow.record import ErrorRecord, Player, Result
 from benchflow.rewards import Scored, Unscored, Verdict
 from benchflow.rollout.config import RolloutConfig
@@ -83,10 +85,14 @@ class GameDriver(ActionDriver):
         base_image: str | None = None,
         seed: int | None = None,
         participants: Mapping[str, str] | None = None,
+        calls: CallSettings = NO_CALL_SETTINGS,
     ) -> GameDriver:
-        """The game at its first message to the role; after an error nothing runs."""
+        """The game at its first message to the role; after an error nothing runs.
+
+        With `calls` the game has the limits of a rollout, and leaves its whole record below the folder of records.
+        """
         package = await taken_package(package)
-        table = _Table()
+        table, shared = _Table(), calls.shared
         config = RolloutConfig(
             package,
             PLAYER,
@@ -96,10 +102,12 @@ class GameDriver(ActionDriver):
             seed=seed,
             make_agent=lambda name, model: _made(table, name, model),
             durable=False,
+            call_limits=shared.limits if shared is not None else None,
+            gateway=shared.gateway if shared is not None and shared.counts_all else None,
         )
         plan = plan_rollout(package, config, {})
         preparation = await prepare(package, backend, base_image=base_image)
-        running = asyncio.create_task(_played(config))
+        running = asyncio.create_task(_played(config, calls.folder(package)))
         driver: GameDriver | None = None
         try:
             asked = await _next(table, running)
@@ -143,8 +151,9 @@ class GameDriver(ActionDriver):
             result = self._running.result()
             self.course = self.course.after(Past(_verdict(result), result.verifier))
 
-    async def evaluate(self) -> Course:
+    async def evaluate(self, *, for_user: bool = False) -> Course:
         """The course with the verdict; a game that is under way has none."""
+        del for_user  # a game has no user
         if self.course.over:
             return self.course
         return self.course.after(Unscored("agent", "agent", "game-not-over", "The game is not over."))
@@ -169,9 +178,11 @@ def _made(table: _Table, name: str, model: str | None) -> Agent:
     return create_agent(name, model)
 
 
-async def _played(config: RolloutConfig) -> Result:
-    with scratch("game-") as folder:
-        return await Rollout(config, folder / "rollout").run(raise_refusals=True)
+async def _played(config: RolloutConfig, folder: Path | None) -> Result:
+    if folder is not None:
+        return await Rollout(config, folder).run(raise_refusals=True)
+    with scratch("game-") as passing:
+        return await Rollout(config, passing / "rollout").run(raise_refusals=True)
 
 
 async def _next(table: _Table, running: asyncio.Task[Result]) -> tuple[str, asyncio.Future[str]] | None:

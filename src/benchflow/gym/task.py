@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, PrivateAttr
 
 from benchflow.environment import Environment
-from benchflow.errors import RuntimeFailure
+from benchflow.errors import RuntimeFailure, UsageError
 from benchflow.gym.driver import ActionDriver
+from benchflow.gym.episode_calls import CallSettings
 from benchflow.gym.game_driver import GameDriver
 from benchflow.gym.located import PLACES, PackageName
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS
 from benchflow.gym.tool import NEXT_STEP, REPLY, PackageTool, PackageToolConfig
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits
+from benchflow.models.gateway.shared_gateway import SharedGateway
 from benchflow.record.codec import plain
-from benchflow.rewards import Scored, Unscored
+from benchflow.rewards import Attributed, Scored, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.sandbox.pulling import PullPolicy, PullSettings
 from benchflow.task.config.interaction import ARENA
@@ -69,6 +73,10 @@ class PackageTask(Task[PackageTaskMetadata]):
     """What the programs of the package find in `BENCHCUBE_SEED`; without it the variable is not set."""
     records: str | None = None
     """A folder in which calls of models by the package's judges are recorded, one folder for each episode."""
+    call_limits: CallLimits | None = None
+    """Limits on those calls, for each episode with its forks."""
+    benchmark_limits: CallLimits | None = None
+    """Limits for all episodes of the live benchmark that made the task."""
     participants: dict[str, str] = Field(default_factory=dict)
     """Who plays the other roles of an arena; the others are played by what the document says."""
 
@@ -87,10 +95,16 @@ class PackageTask(Task[PackageTaskMetadata]):
         return self.driver.environment
 
     def reset(self) -> tuple[Observation, dict[str, Any]]:
-        """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
+        """Start a new sandbox; the first observation is the package's prompt, or that of its first step.
+
+        `UnscoredError` if its benchmark has used up its limits on calls of models.
+        """
         self._stop()
         package = named_package(self.metadata)
-        self._connect(LOOP.run(lambda: self._start(package)))
+        try:
+            self._connect(LOOP.run(lambda: self._start(package)))
+        except Attributed as error:
+            raise UnscoredError(error.verdict) from error
         self.tool.reset()
         info = {"sandbox": plain(self.environment.record()), "seed": self.seed}
         return Observation.from_text(self.driver.prompt), info
@@ -161,10 +175,10 @@ class PackageTask(Task[PackageTaskMetadata]):
         backend = await BACKENDS.get(package, self.sandbox, self.base_image)
         backend.pulling = PullSettings(self.pull)
         settings: dict[str, Any] = {"base_image": self.base_image, "seed": self.seed}
+        settings["calls"] = call_settings(self, self.runtime_context)
         if package.view.mode == ARENA:
             return await GameDriver.open(package, backend, participants=self.participants, **settings)
-        records = Path(self.records) if self.records is not None else None
-        return await ActionDriver.start(package, backend, records=records, **settings)
+        return await ActionDriver.start(package, backend, **settings)
 
     def _connect(self, driver: ActionDriver) -> None:
         self._driver = driver
@@ -186,6 +200,10 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
     base_image: str | None = None
     pull: PullPolicy = "missing"
     records: str | None = None
+    call_limits: CallLimits | None = None
+    """Limits on calls of models by the package's judges, for each episode with its forks."""
+    benchmark_limits: CallLimits | None = None
+    """Limits for all episodes of a live benchmark: then only that benchmark can make the task."""
     participants: dict[str, str] = Field(default_factory=dict)
     """Who plays the other roles of an arena."""
     validate_per_step: bool = False
@@ -200,6 +218,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
         container_backend: ContainerBackend | None = None,
     ) -> PackageTask:
         self.verify_installed()
+        call_settings(self, runtime_context)
         return PackageTask(
             metadata=self.metadata,
             tool_config=self.tool_config or PackageToolConfig(),
@@ -210,9 +229,29 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
             pull=self.pull,
             seed=self.seed,
             records=self.records,
+            call_limits=self.call_limits,
+            benchmark_limits=self.benchmark_limits,
             participants=self.participants,
             validate_per_step=self.validate_per_step,
         )
+
+
+MODELS: Final = "models"
+"""Where the runtime context of a benchmark has the gateway that its tasks share."""
+
+
+def call_settings(of: PackageTask | PackageTaskConfig, context: RuntimeContext | None = None) -> CallSettings:
+    """What holds for the calls of models of an episode; refuses limits of a benchmark where nobody counts for all."""
+    shared = (context or {}).get(MODELS)
+    if not isinstance(shared, SharedGateway):
+        if of.benchmark_limits is not None:
+            message = (
+                "benchmark_limits hold for the tasks of one live benchmark: make it with `config.make()`, and its tasks"
+                " with its `spawn`."
+            )
+            raise UsageError(message, code="benchmark-limits")
+        shared = SharedGateway(os.environ, of.call_limits or NO_CALL_LIMITS)
+    return CallSettings(Path(of.records) if of.records is not None else None, shared)
 
 
 def named_package(metadata: PackageTaskMetadata) -> TaskPackage:

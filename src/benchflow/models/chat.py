@@ -22,6 +22,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import BenchflowError, Category
+from benchflow.models.proxy_kinds import wrong_proxy
 
 if TYPE_CHECKING:
     from benchflow.models.gateway.chat_calls import ChatCall
@@ -33,6 +34,8 @@ SETUP_CODES: Final = frozenset(
         "key-missing",
         "key-refused",
         "model-unknown",
+        "price-unknown",
+        "proxy-unsupported",
         "request-refused",
         "replay-unknown",
         "replay-damaged",
@@ -143,6 +146,8 @@ class ChatModel:
     def check_now(self) -> None:
         """Like `check`, for callers outside an event loop."""
         _require_library()
+        if (wrong := wrong_proxy()) is not None:
+            raise ModelFailure(f"The model '{self.name}' cannot be called: {wrong}", code="proxy-unsupported")
         require_key(self.name, self._environ)
         self._litellm = _load_library()
         self._provider = resolve(self._litellm, self.name, self._environ)
@@ -192,19 +197,46 @@ class ChatModel:
                 attempt += 1
 
     async def _recorded(self, call: ChatCall, messages: list[dict[str, Any]], settings: dict[str, Any]) -> Reply:
-        """The reply to a call of a rollout, which is recorded whatever happens."""
+        """The reply to a call of a rollout or an episode, which is recorded whatever happens."""
+        from benchflow.models.gateway.chat_calls import CallLimited
+
+        if call.costs and not self._priced():
+            raise self._unpriced(call)
+        try:
+            async with call.made():
+                reply = await self._made(call, messages, settings)
+        except CallLimited as limited:
+            raise ModelFailure(str(limited), code=limited.reached.name) from limited
+        if call.costs and "cost_usd" not in reply.usage:
+            raise self._unpriced(call)
+        return reply
+
+    def _unpriced(self, call: ChatCall) -> ModelFailure:
+        """What is unknown is not zero: without a price, a limit on costs does not hold."""
         from benchflow.models.gateway.call_failures import CallFailure
 
-        if (reached := call.begin()) is not None:
-            raise ModelFailure(str(reached), code=reached.name)
-        ended = False
+        message = f"The price of the model '{self.name}' is unknown, so its cost cannot be limited."
+        call.refused(CallFailure("agent", "price-unknown", message))
+        return ModelFailure(message, code="price-unknown")
+
+    def _priced(self) -> bool:
+        """Whether LiteLLM knows what the model costs."""
+        provider = self._provider
+        try:
+            self._litellm.cost_per_token(model=provider.model if provider else "", prompt_tokens=1, completion_tokens=1)
+        except Exception:  # noqa: BLE001 - it has several errors for a model that it does not know
+            return False
+        return True
+
+    async def _made(self, call: ChatCall, messages: list[dict[str, Any]], settings: dict[str, Any]) -> Reply:
+        """The reply to a call that was let in."""
+        from benchflow.models.gateway.call_failures import CallFailure
+
         try:
             old = call.replayed()
             reply, body = await self._retried(messages, settings, call.retried) if old is None else _replayed(old)
-            ended = True
             call.answered(body, reply.usage, reply.finish_reason)
         except (ModelFailure, LookupError) as error:
-            ended = True
             failure = error if isinstance(error, ModelFailure) else ModelFailure(str(error), code="replay-unknown")
             category: Literal["agent", "infrastructure"] = "agent" if failure.setup else "infrastructure"
             if failure.code == "context-overflow":
@@ -212,9 +244,6 @@ class ChatModel:
             else:
                 call.failed(CallFailure(category, failure.code, str(failure)))
             raise failure from error
-        finally:
-            if not ended:
-                call.aborted()
         return reply
 
     def _pause(self, attempt: int, failure: ModelFailure) -> float:

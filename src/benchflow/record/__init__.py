@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         TaskChoice,
         list_jobs,
     )
-    from benchflow.record.job_nodes import JobNode, JobNodes, LiveRollout, read_nodes
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
     from benchflow.record.model_calls import (
@@ -99,6 +98,7 @@ if TYPE_CHECKING:
         RoleMean,
     )
     from benchflow.record.summaries.estimates import Bounds, Estimate
+    from benchflow.record.summaries.job_nodes import JobNode, JobNodes, LiveRollout, read_nodes
     from benchflow.record.summaries.job_summary import Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
@@ -225,7 +225,7 @@ __getattr__ = lazy_names(
         "benchflow.record.job": (
             "Counted DamagedLine Job JobRecord JobRequest JobResults MergedJob TaskChoice list_jobs"
         ),
-        "benchflow.record.job_nodes": "JobNode JobNodes LiveRollout read_nodes",
+        "benchflow.record.summaries.job_nodes": "JobNode JobNodes LiveRollout read_nodes",
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
         "benchflow.record.model_calls": (

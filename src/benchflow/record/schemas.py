@@ -15,11 +15,11 @@ from benchflow.record.arena_record import ArenaMessage, RoleToolCall
 from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
 from benchflow.record.identity import Shard
 from benchflow.record.job import JOB_SCHEMA, JobRecord
-from benchflow.record.job_nodes import NODES_SCHEMA, JobNodes
 from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
 from benchflow.record.model_calls import ModelCall
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
+from benchflow.record.summaries.job_nodes import NODES_SCHEMA, JobNodes
 from benchflow.record.summaries.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.trajectory import Event, RewardLine
 

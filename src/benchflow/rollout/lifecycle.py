@@ -139,8 +139,7 @@ class Draft:
             return
         self.seen_usage = grant.usage
         if grant.limit is not None:
-            reached = f"job {grant.limit.name}" if grant.limit.scope == "job" else grant.limit.name
-            self.note(limits_reached=tuple(dict.fromkeys((*self.notes.limits_reached, reached))))
+            self.note(limits_reached=tuple(dict.fromkeys((*self.notes.limits_reached, grant.limit.named))))
 
     def _counted(self) -> dict[str, float]:
         if not self.seen_usage:
@@ -171,7 +170,7 @@ class Draft:
             notes=cleaned(self.notes, clean),
             key=self.key,
             started_at=self.started_at,
-            finished_at=timestamp(),
+            finished_at=max(self.started_at, timestamp()),  # a clock that was set back must not end it before it began
             **_scoring(self.driver.course if self.driver is not None else Course(), verdict, clean),
         )
 

@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from benchflow.agents.protocol import Agent
 from benchflow.agents.running import Installations
+from benchflow.arena.needed_libraries import require_arena
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
 from benchflow.files.atomic import write_unseen
@@ -46,7 +47,6 @@ from benchflow.rollout.rollout_start import (
     first_draft,
     installed_together,
     machine_of,
-    require_arena,
     task_part_of,
     without_provider_keys,
 )
@@ -175,8 +175,7 @@ class Rollout:
             yield None
             return
         if config.gateway is not None:
-            if (reached := config.gateway.meter.reached()) is not None:
-                raise Attributed(Unscored("cancelled", "plan", "job-limit", f"{reached} It was not begun."))
+            config.gateway.require_room()
             yield config.gateway
             return
         from benchflow.models.gateway import Gateway

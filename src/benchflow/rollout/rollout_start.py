@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchflow.agents.protocol import Agent
 from benchflow.agents.running import Installations
-from benchflow.errors import UsageError
 from benchflow.record import AgentPart, SandboxPart, TaskPart
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.lifecycle import Draft, OnPhase
@@ -70,15 +68,6 @@ def without_provider_keys(preparation: Preparation, models: Gateway) -> Preparat
         services = replace(services, env=without_keys(services.env, models.keys, KEPT_KEY))
     env = without_keys(spec.env, models.keys, KEPT_KEY)
     return replace(preparation, spec=replace(spec, env=env), services=services)
-
-
-def require_arena() -> None:
-    """Refuse an arena without the libraries that its peers speak through."""
-    if all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
-        return
-    from cube.extras import extra_command
-
-    raise UsageError(f"Arenas need the extra 'arena': {extra_command('arena')}", code="extra-missing")
 
 
 async def installed_together(

@@ -97,6 +97,8 @@ class Progress:
     closed: bool = False
     calls: int = 0
     """How many calls were carried out."""
+    limits_reached: tuple[str, ...] = ()
+    """Limits at which calls of models by its judges or its user were refused."""
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     """Held by the call that runs."""
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from benchflow.errors import UsageError
 from benchflow.evaluation.cubes import CubeRunner
 from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.work import TaskRef
 from benchflow.gym.driver import ActionDriver, PlannedTask, plan_task
+from benchflow.gym.episode_calls import CallSettings
 from benchflow.gym.shared import PACKAGES
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits
+from benchflow.models.gateway.shared_gateway import SharedGateway
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest
 from benchflow.sandbox.factory import AUTO, taken_package
@@ -46,19 +50,30 @@ class Opener:
         isolation: str | None = None,
         limits: EpisodeLimits | None = None,
         records: Path | None = None,
+        call_limits: CallLimits = NO_CALL_LIMITS,
+        server_limits: CallLimits = NO_CALL_LIMITS,
     ) -> None:
-        """`records` is a folder for the calls of models that judges and simulated users make.
+        """`records` is a folder for the calls of models that judges and simulated users make; `call_limits` are limits
+        on those calls for each episode, `server_limits` for all that this opens.
 
-        Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed.
+        Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed, and for
+        records and limits of a cube.
         """
+        self._models: Final = SharedGateway(os.environ, call_limits, server_limits, "server")
+        self._calls: Final = CallSettings(records, self._models)
         if sandbox != AUTO:
             SANDBOXES.load(sandbox)
         request = JobRequest(
             tuple(sources), "served", sandbox=sandbox, base_image=base_image, pull=pull, isolation=isolation
         )
         names = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
+        if names and self._calls.used:
+            message = (
+                f"{CUBE_PREFIX}{names[0]}: records of and limits on model calls are for packages; what a cube calls in"
+                " its own code passes by them. Serve it without those options."
+            )
+            raise UsageError(message, code="cube-calls")
         self._base_image: Final = base_image
-        self._records: Final = records
         self._limits: Final = limits or EpisodeLimits()
         self._planned: Final[dict[Path, PlannedTask]] = {}
         """By folder, last used last; one whose package has changed since is not used."""
@@ -95,7 +110,7 @@ class Opener:
         if not secrets:
             self._remember(folder, planned)
         try:
-            return package, await ActionDriver.begin(planned, seed=task.seed, records=self._records)
+            return package, await ActionDriver.begin(planned, seed=task.seed, calls=self._calls)
         except BaseException:
             self._planned.pop(folder, None)  # its image may be gone, for instance: the next episode looks again
             raise
@@ -121,6 +136,7 @@ class Opener:
     ) -> None:
         await self._packages.close()
         await self._cubes.close()
+        await self._models.close()
 
 
 def _declared(package: TaskPackage, secrets: Mapping[str, str]) -> dict[str, str]:

@@ -174,6 +174,8 @@ class PackageEpisode(Episode):
     async def _submit(self, message: str) -> CallResult:
         reached = self._reached()
         said = None if reached is not None else await self._next_round(message)
+        if reached is None and self._running.calls.user_limited:
+            said, reached = None, "model_limit"  # as in a rollout, what the agent left is verified
         if said is not None:
             return CallResult(text_blocks(said), metadata=self._where())
         return await self._score("", **({} if reached is None else {"ended_by": reached}))
@@ -209,7 +211,7 @@ class PackageEpisode(Episode):
         """The rewards of the current state for a user that looks at them."""
         if user is None or not user.wants_rewards:
             return None
-        verdict = (await self._running.evaluate()).total()
+        verdict = (await self._running.evaluate(for_user=True)).total()
         return verdict.record()["rewards"] if isinstance(verdict, Scored) else None
 
     def _turn(self) -> PlannedTurn:
@@ -231,6 +233,9 @@ class PackageEpisode(Episode):
                 await driver.advance()
         except Attributed as error:
             return self._end(error.verdict, _joined(text, _closing(error.verdict)), **more)
+        if limits := driver.calls.limits_reached:
+            self.progress.limits_reached = limits
+            more["limits_reached"] = list(limits)
         course = driver.course
         if course.over:
             verdict = course.total()

@@ -280,8 +280,10 @@ class Sessions:
         session.counted = True
         verdict = episode.verdict
         self.metrics.count(verdict)
-        told = verdict.record() if verdict is not None else {"status": "abandoned"}
+        told: dict[str, Any] = verdict.record() if verdict is not None else {"status": "abandoned"}
         told.pop("rewards", None)
+        if episode.progress.limits_reached:
+            told["limits_reached"] = list(episode.progress.limits_reached)
         seconds = round(time.monotonic() - session.opened, 3)
         task = session.task.id if session.task is not None else None
         self.log(

@@ -20,7 +20,7 @@ from benchflow.gym import PackageBenchmarkConfig, PackageTaskConfig, UnscoredErr
 from benchflow.gym.driver import ActionDriver
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS
-from benchflow.gym.task import named_package
+from benchflow.gym.task import call_settings, named_package
 from benchflow.rewards import Attributed, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.sandbox.pulling import PullPolicy, PullSettings
@@ -66,6 +66,7 @@ class PackageEnv(gymnasium.Env[Observation, str]):
             self._config = package
         else:
             self._config = _config(package, sandbox=sandbox, base_image=base_image, pull=pull)
+        self._calls: Final = call_settings(self._config)
         self.render_mode = render_mode
         self.observation_space = Dict(text=AnyText(LONGEST_TEXT), exit_code=Box(-255, 255, (), np.int64))
         self.action_space = AnyText(LONGEST_ACTION)
@@ -94,11 +95,8 @@ class PackageEnv(gymnasium.Env[Observation, str]):
             package = named_package(config.metadata)
             backend = await BACKENDS.get(package, config.sandbox, config.base_image)
             backend.pulling = PullSettings(config.pull)
-            records = Path(config.records) if config.records is not None else None
-            driver = await ActionDriver.start(
-                package, backend, base_image=config.base_image, seed=drawn, records=records
-            )
-            return package, driver
+            image = config.base_image
+            return package, await ActionDriver.start(package, backend, base_image=image, seed=drawn, calls=self._calls)
 
         episode = PackageEpisode(start, self._limits)
         try:

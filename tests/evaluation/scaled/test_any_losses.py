@@ -24,6 +24,7 @@ from benchflow.evaluation.scaled.demand import demand_of
 from benchflow.evaluation.scaled.facts import Asked
 from benchflow.evaluation.scaled.fleet import Fleet
 from benchflow.evaluation.scaled.node_host import NodeHost
+from benchflow.evaluation.scaled.orders import HostSettings
 from benchflow.evaluation.scaled.scaled_runner import ScaledRunner
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, read_lines
@@ -131,7 +132,9 @@ async def run_once(store, request, said, *, trouble=None) -> bool:
     items = work_left(store, request, tasks)
     asked = Asked.for_demands(frozenset(demand_of(task, request, os.environ) for task in tasks))
     nodes = trouble.chance.randint(1, 4) if trouble else 2
-    async with InProcessCluster(NodeHost, ((request,), asked, 60.0, anyio.current_time), nodes=nodes) as cluster:
+    async with InProcessCluster(
+        NodeHost, ((request,), asked, HostSettings(), 60.0, anyio.current_time), nodes=nodes
+    ) as cluster:
         fleet = Fleet(cluster, said.append)
         completed = False
         if trouble is not None:

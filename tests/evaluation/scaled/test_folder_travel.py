@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.scaled import folder_travel
-from benchflow.evaluation.scaled.folder_travel import packed, take_back
+from benchflow.evaluation.scaled.folder_travel import packed, reader, take_back
 from benchflow.evaluation.scaled.orders import FolderStream
 from benchflow.sandbox.inside import tree_stream
 
@@ -37,13 +37,6 @@ def content(root):
         )
         for path in root.rglob("*")
     }
-
-
-def reader(place):
-    async def fetch(offset, size):
-        return place.read_bytes()[offset : offset + size]
-
-    return fetch
 
 
 async def test_a_folder_arrives_as_it_was(folder, tmp_path):

@@ -162,30 +162,6 @@ def test_a_job_gives_the_same_summary_on_a_cluster_and_no_secret_is_in_what_ray_
     assert [left_on(node) for node in nodes] == [[], []]
 
 
-def test_a_job_outlives_all_its_nodes_and_loses_nothing(
-    ray_cluster: RayNodes, nodes: list[RayNode], tmp_path: Path
-) -> None:
-    package(tmp_path / "tasks", "slow", SLOW)
-    arguments = ("run", "tasks", "--agent", "nop", "--sandbox", "local", "--attempts", "45", "--json")
-    job = Job(ray_cluster, tmp_path, *arguments, "--name", "job", "--engine", "ray", "--concurrency", "6")
-    job.reached(15)
-    dead = [kill(ray_cluster, "one")]
-    job.reached(30)
-    dead.append(kill(ray_cluster, "two"))
-    until(lambda: "No node is left in the cluster; the job waits" in job.said(), "it did not say that it waits")
-    ray_cluster.add("one", environ={"NODE_SECRET": "canary-of-the-node-77ab"})
-    code, output, said = job.end()
-    assert code == 0, said
-    assert json.loads(output)["scored"] == 45
-    assert set(job.scored().values()) == {1}
-    lost = [line["error"] for line in job.lines() if line["status"] == "unscored"]
-    assert lost, "nothing ran on the nodes when they were killed"
-    assert {(error["category"], error["code"]) for error in lost} == {("infrastructure", "node-lost")}
-    assert len(list((job.folder / "rollouts").iterdir())) == len(job.lines())
-    for node in dead:
-        until(lambda node=node: not node.processes() and not left_on(node), f"{node.processes()} {left_on(node)}")
-
-
 def test_a_killed_driver_leaves_nothing_on_nodes_and_its_job_resumes_without_repeating(
     ray_cluster: RayNodes, nodes: list[RayNode], tmp_path: Path
 ) -> None:
@@ -232,3 +208,27 @@ def test_an_interrupt_ends_rollouts_on_nodes_and_a_second_one_the_driver_at_once
     assert again.process.wait(60) in (130, -signal.SIGINT)
     for node in nodes:
         until(lambda node=node: not hosts(node) and not left_on(node), f"{hosts(node)} {left_on(node)}")
+
+
+def test_a_job_outlives_all_its_nodes_and_loses_nothing(
+    ray_cluster: RayNodes, nodes: list[RayNode], tmp_path: Path
+) -> None:
+    package(tmp_path / "tasks", "slow", SLOW)
+    arguments = ("run", "tasks", "--agent", "nop", "--sandbox", "local", "--attempts", "45", "--json")
+    job = Job(ray_cluster, tmp_path, *arguments, "--name", "job", "--engine", "ray", "--concurrency", "6")
+    job.reached(15)
+    dead = [kill(ray_cluster, "one")]
+    job.reached(30)
+    dead.append(kill(ray_cluster, "two"))
+    until(lambda: "No node is left in the cluster; the job waits" in job.said(), "it did not say that it waits")
+    ray_cluster.add("one", environ={"NODE_SECRET": "canary-of-the-node-77ab"})
+    code, output, said = job.end()
+    assert code == 0, said
+    assert json.loads(output)["scored"] == 45
+    assert set(job.scored().values()) == {1}
+    lost = [line["error"] for line in job.lines() if line["status"] == "unscored"]
+    assert lost, "nothing ran on the nodes when they were killed"
+    assert {(error["category"], error["code"]) for error in lost} == {("infrastructure", "node-lost")}
+    assert len(list((job.folder / "rollouts").iterdir())) == len(job.lines())
+    for node in dead:
+        until(lambda node=node: not node.processes() and not left_on(node), f"{node.processes()} {left_on(node)}")

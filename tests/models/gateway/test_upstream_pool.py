@@ -218,7 +218,8 @@ async def test_a_plain_request_is_sent_to_the_proxy_of_the_machine(monkeypatch):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificate")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=models.test"
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
+    command = f"openssl req -x509 {key} -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=models.test"
     names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:models.test"]
     subprocess.run([*command.split(), *names], cwd=folder, check=True, capture_output=True)
     return folder
@@ -278,3 +279,78 @@ async def test_tls_goes_through_a_proxy_which_sees_nothing_of_it(refuses, tls, c
             assert await fetched(pool, "https://models.test") == (200, b"secret")
     assert upstream.asked[0].headers["host"] == "models.test"
     assert b"secret" not in seen
+
+
+class SocksProxy:
+    """A SOCKS5 proxy with which every name leads to one port of this machine."""
+
+    def __init__(self, port, password=None, refusal=0):
+        self.port, self.password, self.refusal, self.asked = port, password, refusal, []
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            if await self._agreed(reader, writer):
+                await self._carry(reader, writer)
+        writer.close()
+
+    async def _agreed(self, reader, writer):
+        methods = await reader.readexactly((await reader.readexactly(2))[1])
+        wanted = 0 if self.password is None else 2
+        writer.write(bytes([5, wanted if wanted in methods else 255]))
+        if self.password is not None and wanted in methods:
+            await reader.readexactly(1)
+            user, password = [await reader.readexactly((await reader.readexactly(1))[0]) for _ in range(2)]
+            writer.write(bytes([1, 0 if (user, password) == (b"user", self.password) else 1]))
+            return (user, password) == (b"user", self.password)
+        return wanted in methods
+
+    async def _carry(self, reader, writer):
+        *_, kind = await reader.readexactly(4)
+        size = {1: 4, 4: 16}.get(kind) or (await reader.readexactly(1))[0]
+        self.asked.append((kind, await reader.readexactly(size), int.from_bytes(await reader.readexactly(2), "big")))
+        writer.write(bytes([5, self.refusal, 0, 1, 0, 0, 0, 0, 0, 0]))
+        if self.refusal:
+            return
+        above, below = await asyncio.open_connection("127.0.0.1", self.port)
+        await asyncio.gather(_copied(reader, below), _copied(above, writer))
+
+
+async def _copied(reader, writer):
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_calls_go_through_a_socks_proxy_which_resolves_the_name(scheme, tls, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
+    upstream = Upstream([answer(b"behind"), answer(b"again")])
+    async with served(upstream.serve, ssl=tls if scheme == "https" else None) as port:
+        proxy = SocksProxy(port, password=b"p@ss")
+        async with served(proxy.serve) as proxy_port:
+            monkeypatch.setenv("all_proxy", f"socks5h://user:p%40ss@127.0.0.1:{proxy_port}")
+            async with pooled() as pool:
+                assert await fetched(pool, f"{scheme}://models.test/v1") == (200, b"behind")
+                assert await fetched(pool, f"{scheme}://models.test/v1") == (200, b"again")
+    assert proxy.asked == [(3, b"models.test", 443 if scheme == "https" else 80)]  # and the connection was kept
+    assert [each.target for each in upstream.asked] == ["/v1/chat"] * 2
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "said"),
+    [
+        ("socks5://127.0.0.1:{}", {"refusal": 5}, "gave no connection to 10.9.8.7: the connection was refused"),
+        ("socks5://127.0.0.1:{}", {"password": b"x"}, "accepts none of the ways to authenticate"),
+        ("socks5://user:y@127.0.0.1:{}", {"password": b"x"}, "refused the user and the password"),
+        ("socks4://127.0.0.1:{}", {}, "proxies of the kind socks4 are not supported; supported: http, https, socks5"),
+    ],
+)
+async def test_a_proxy_that_gives_no_connection_says_why(url, settings, said, monkeypatch):
+    proxy = SocksProxy(1, **settings)
+    async with served(proxy.serve) as port, pooled() as pool:
+        monkeypatch.setenv("http_proxy", url.format(port))
+        with pytest.raises(WireError, match=said):
+            await fetched(pool, "http://10.9.8.7/v1")
+    assert all(kind == 1 for kind, *_ in proxy.asked)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -28,6 +27,7 @@ from benchflow.arena.a2a_types import (
     parts_of,
     text_of,
 )
+from benchflow.arena.needed_libraries import require_arena
 from benchflow.arena.peers.participant import Crashed
 from benchflow.errors import AgentFailure, SandboxFailure, UsageError
 from benchflow.sandbox.protocol import Sandbox, SandboxProcess
@@ -239,11 +239,7 @@ class ProgramAgent(Agent):
 
     def check(self, env: Mapping[str, str]) -> None:
         del env
-        if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
-            from cube.extras import extra_command
-
-            message = f"The agent '{self.name}' needs the extra 'arena': {extra_command('arena')}"
-            raise UsageError(message, code="extra-missing")
+        require_arena(f"The agent '{self.name}' needs")
 
     async def start(self, context: AgentContext) -> None:
         models = context.models.variables() if context.models is not None else {}

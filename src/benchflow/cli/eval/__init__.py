@@ -9,7 +9,7 @@ from benchflow.cli.lazy import Lazy, LazyGroup
 COMMANDS = {
     "run": Lazy("benchflow.cli.eval.run:run_command", "Run an agent on many tasks."),
     "resume": Lazy("benchflow.cli.eval.run:resume_command", "Resume a job that was interrupted."),
-    "merge": Lazy("benchflow.cli.eval.merging:merge_command", "Merge jobs of one plan, such as its shards."),
+    "merge": Lazy("benchflow.cli.eval.job_merge:merge_command", "Merge jobs of one plan, such as its shards."),
     "rescore": Lazy("benchflow.cli.eval.rescore:rescore_command", "Rescore the rollouts of a job."),
     "list": Lazy("benchflow.cli.eval.inspect:list_command", "List the jobs of a folder."),
     "show": Lazy("benchflow.cli.eval.showing:show_command", "Show the results of a job, or single rollouts."),

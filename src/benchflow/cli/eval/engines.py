@@ -88,8 +88,13 @@ def engine_options(command: Command) -> Command:
 
 
 @contextmanager
-def opened_engine(name: str, ray_address: str | None, jobs: Sequence[PlannedJob]) -> Iterator[JobEngine]:
-    """The engine for the jobs of a command; a `UsageError` before anything is launched if it cannot run them."""
+def opened_engine(
+    name: str, ray_address: str | None, jobs: Sequence[PlannedJob], *, builds: int
+) -> Iterator[JobEngine]:
+    """The engine for the jobs of a command; a `UsageError` before anything is launched if it cannot run them.
+
+    `builds` is how many environments each machine builds at once.
+    """
     if name == LOCAL:
         if ray_address is not None:
             raise UsageError("--ray-address applies to --engine ray.", code="unused-option")
@@ -98,7 +103,7 @@ def opened_engine(name: str, ray_address: str | None, jobs: Sequence[PlannedJob]
     for job in jobs:
         _refuse_job_limits(job.request)
         refuse_secrets(job.request, job.tasks)  # nodes are given the request
-    with _opened_fleet(ray_address, jobs) as fleet:
+    with _opened_fleet(ray_address, jobs, builds) as fleet:
         yield _OnRay(fleet, jobs, ray_address)
 
 
@@ -135,15 +140,19 @@ class _OnRay:
 
 
 @contextmanager
-def _opened_fleet(address: str | None, jobs: Sequence[PlannedJob]) -> Iterator[Fleet]:
+def _opened_fleet(address: str | None, jobs: Sequence[PlannedJob], builds: int) -> Iterator[Fleet]:
     from benchflow.cluster.ray_cluster import RayCluster
     from benchflow.evaluation.scaled.demand import demand_of
     from benchflow.evaluation.scaled.facts import Asked
     from benchflow.evaluation.scaled.fleet import Fleet
     from benchflow.evaluation.scaled.launch_check import check_launch
+    from benchflow.evaluation.scaled.orders import HostSettings
+    from benchflow.sandbox.machine_settings.allowance import VARIABLE
 
     tasks = [(task.name, demand_of(task, job.request, os.environ)) for job in jobs for task in job.tasks]
-    arguments = (tuple(job.request for job in jobs), Asked.for_demands(frozenset(demand for _, demand in tasks)))
+    asked = Asked.for_demands(frozenset(demand for _, demand in tasks))
+    settings = HostSettings(builds, os.environ.get(VARIABLE))
+    arguments = (tuple(job.request for job in jobs), asked, settings)
     cluster = RayCluster(address, "benchflow.evaluation.scaled.node_host:NodeHost", arguments)
     fleet = Fleet(cluster, lambda text: note(printable(text)))
     try:

@@ -90,7 +90,9 @@ def state_lines(job: Job, results: LiveResults, live: LiveRollouts) -> list[str]
     failed = f", {unscored} unscored" if unscored else ""
     running, nodes = _now(job, live)
     lines = [*node_lines(nodes, columns()), *live_lines(running, columns())]
-    return [f"{done} of {job.record.planned} done{failed}, {len(running)} running", *lines]
+    shard = job.record.request.shard
+    part = "" if shard is None else f" of shard {shard}"
+    return [f"{done} of {job.record.planned}{part} done{failed}, {len(running)} running", *lines]
 
 
 def _now(job: Job, live: LiveRollouts) -> tuple[Sequence[LiveRollout], JobNodes | None]:
@@ -114,6 +116,7 @@ def _document(job: Job, live: LiveRollouts) -> dict[str, Any]:
     running, nodes = _now(job, live)
     return {
         "job": job.folder.name,
+        "shard": None if job.record.request.shard is None else str(job.record.request.shard),
         "running": job.running,
         "planned": job.record.planned,
         "done": done,
@@ -124,7 +127,7 @@ def _document(job: Job, live: LiveRollouts) -> dict[str, Any]:
 
 
 def _node(node: JobNode) -> dict[str, Any]:
-    """A node; how many rollouts it runs is told by their number, what they do among all rollouts."""
+    """A node, with the number of its rollouts: what they do is shown among all rollouts."""
     from benchflow.record.codec import plain
 
     return {**plain(replace(node, rollouts=())), "running": len(node.rollouts)}

@@ -65,7 +65,7 @@ building_option = click.option(
     metavar="N",
     default=2,
     show_default=True,
-    help="Maximum number of concurrent builds.",
+    help="Maximum number of concurrent builds on a machine.",
 )
 
 
@@ -166,7 +166,7 @@ def run_command(
     choice = TaskChoice(include, exclude, limit, sample, seed)
     paths = given_paths(ctx, sources)
     players = combinations(agents, models)
-    rotation = tuple(Player(*player) for player in players) if rotate_roles else ()
+    rotation = _rotation(agents, players) if rotate_roles else ()
     options |= {"choice": choice, "participants": named_players(participants), "rotation": rotation}
     players = players[:1] if rotate_roles else players
     requests = [JobRequest(paths, agent, model, **options) for agent, model in players]
@@ -180,7 +180,7 @@ def run_command(
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
     codes, summaries = [], []
-    with opened_engine(engine, ray_address, planned) as opened:
+    with opened_engine(engine, ray_address, planned, builds=build_concurrency) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
         for index, (each, job) in enumerate(zip(named, planned, strict=True)):
             if len(requests) > 1:
@@ -202,6 +202,14 @@ def combinations(agents: tuple[str, ...], models: tuple[str, ...]) -> list[tuple
     if not models or not any(uses_model(agent) for agent in agents):
         return [(agent, model) for agent in agents for model in models or (None,)]
     return [(agent, model) for agent in agents for model in (models if uses_model(agent) else (None,))]
+
+
+def _rotation(agents: tuple[str, ...], players: list[tuple[str, str | None]]) -> tuple[Player, ...]:
+    """The players of a rotation; the same agent twice would be one of them."""
+    twice = next((agent for agent in agents if agents.count(agent) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--agent {twice} is given twice; with --rotate-roles it is one player.", code="same-player")
+    return tuple(Player(*player) for player in players)
 
 
 def job_names(base: str, players: list[tuple[str, str | None]]) -> list[str]:
@@ -245,7 +253,7 @@ def resume_command(
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
     planned = _planned(request, engine)
-    with opened_engine(engine, ray_address, [planned]) as opened:
+    with opened_engine(engine, ray_address, [planned], builds=build_concurrency) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
         return _run(store, planned, opened, 0, pace, as_json=as_json, alone=True)[0]
 
@@ -316,6 +324,8 @@ def _run(
     planned = job_plan(job.tasks, job.request)
     require_same_shards(store, planned)
     items = list(remaining(iter(planned.items), store.results))
+    if store.caution is not None:
+        note(printable(store.caution))
     watching = Watching(len(items), labels(task.id for task in job.tasks), store.folder)
     try:
         completed, summary = anyio.run(

@@ -75,8 +75,8 @@ class Watching(Observer):
 
     def paused(self, result: Result, delay: float) -> None:
         self._pause = f"paused: nothing new starts until one rollout does; next try in {delay:g} s or less"
-        reason = in_short(result.error.message) if result.error is not None else ""
-        self.say(f"The machine keeps failing: {reason} Nothing new starts for {delay:g} s, then one rollout.")
+        reason = in_short(result.error.message).rstrip(".") if result.error is not None else ""
+        self.say(f"The machine keeps failing: {reason}. Nothing new starts for {delay:g} s, then one rollout.")
         self._draw(force=True)
 
     def continued(self) -> None:

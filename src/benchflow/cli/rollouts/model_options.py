@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COUNT: Final = click.IntRange(min=1)
 _AMOUNT: Final = click.FloatRange(min=0, min_open=True)
+_KEYS: Final = ("calls", "tokens", "cost_usd", "model_time")
 _LIMITS: Final[tuple[tuple[str, str, Any, str, str], ...]] = (
     ("calls", "calls", _COUNT, "N", "model calls"),
     ("tokens", "tokens", _COUNT, "N", "tokens, input and output together,"),
@@ -27,19 +28,40 @@ _LIMITS: Final[tuple[tuple[str, str, Any, str, str], ...]] = (
 
 def call_limit_options(command: Command) -> Command:
     """`--max-calls`, `--max-tokens`, `--max-cost`, `--max-model-time`, `--token-ids`: of one rollout."""
-    for name, key, kind, metavar, words in reversed(_LIMITS):
-        text = f"Maximum {words} of a rollout."
-        command = click.option(f"--max-{name}", f"max_{key}", type=kind, metavar=metavar, help=text)(command)
+    command = _limits(command, "", "of a rollout.")
     text = "Ask servers of OpenAI's dialect for token ids and log-probabilities, and record them."
     return click.option("--token-ids", is_flag=True, help=text)(command)
 
 
 def job_limit_options(command: Command) -> Command:
     """The same limits for all rollouts of a job together, and how many calls it makes at once."""
+    command = _limits(command, "job", "of the whole job; rollouts that are not begun then are left out.")
+    return _concurrent(command, "in all rollouts together")
+
+
+def served_limit_options(command: Command) -> Command:
+    """The same for what the judges and users of served packages call: of one episode, and of the server.
+
+    There `--max-calls` counts the calls of tools; those of models are `--max-model-calls`.
+    """
+    command = _concurrent(command, "by judges and users of all episodes together")
+    whole = "of judges and users of all episodes; those that are not begun then are refused."
+    command = _limits(command, "server", whole, calls="model-calls")
+    return _limits(command, "", "of an episode, for its judges and its user each.", calls="model-calls")
+
+
+def _limits(command: Command, scope: str, of: str, *, calls: str = "calls") -> Command:
+    """One option for each kind of limit; its parameter is called after the option, with the unit of the value."""
+    front = f"{scope}-" if scope else ""
     for name, key, kind, metavar, words in reversed(_LIMITS):
-        text = f"Maximum {words} of the whole job; rollouts that are not begun then are left out."
-        command = click.option(f"--job-max-{name}", f"job_max_{key}", type=kind, metavar=metavar, help=text)(command)
-    text = "Maximum number of model calls at once, in all rollouts together; more wait."
+        option = f"--{front}max-{calls if name == 'calls' else name}"
+        parameter = f"{front}max-{calls if key == 'calls' else key}".replace("-", "_")
+        command = click.option(option, parameter, type=kind, metavar=metavar, help=f"Maximum {words} {of}")(command)
+    return command
+
+
+def _concurrent(command: Command, where: str) -> Command:
+    text = f"Maximum number of model calls at once, {where}; more wait."
     return click.option("--concurrent-calls", type=_COUNT, metavar="N", help=text)(command)
 
 
@@ -58,7 +80,7 @@ def replay_options(command: Command) -> Command:
 
 def call_limits(options: Mapping[str, Any]) -> CallLimits | None:
     """The limits of a rollout; None if there are none."""
-    limits = [options[name] for name in ("max_calls", "max_tokens", "max_cost_usd", "max_model_time")]
+    limits = [options[f"max_{key}"] for key in _KEYS]
     if limits == [None] * len(limits):
         return None
     from benchflow.models.gateway import CallLimits

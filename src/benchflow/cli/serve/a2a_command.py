@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
+from benchflow.arena.needed_libraries import require_arena
 from benchflow.cli.arguments import PATH, json_option, package_path
 from benchflow.cli.failures import GOOD
 from benchflow.cli.serve.serving_options import announce, token_words
@@ -17,8 +17,6 @@ from benchflow.errors import UsageError
 if TYPE_CHECKING:
     from benchflow.serve.http_server import Port
     from benchflow.task.package import TaskPackage
-
-_NEEDED: Final = ("httpx", "starlette", "uvicorn")
 
 
 @click.command()
@@ -71,7 +69,7 @@ def a2a(
     assessor calls participants on this machine if it listens on loopback, and on hosts given with --allow-host; it
     calls no other. Two ports with two tokens: the agents' port returns the rules of the game and nothing else.
     """
-    _require_extra()
+    require_arena()
     from benchflow.serve.a2a.reachable import Reachable, read_hosts
     from benchflow.serve.a2a.served_assessor import AssessorServer
     from benchflow.serve.http_server import open_port, serve
@@ -121,11 +119,3 @@ def _require_different(harness: Port, agent: Port) -> None:
     if harness.token is not None and harness.token == agent.token:
         agent.listener.close()
         raise UsageError("The tokens of the harness and the agents must differ.", code="token")
-
-
-def _require_extra() -> None:
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        from cube.extras import extra_command
-
-        raise UsageError(f"Arenas need the extra 'arena': {extra_command('arena')}", code="extra-missing")

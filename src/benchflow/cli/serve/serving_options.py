@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from benchflow.cli.arguments import ISOLATIONS, PATH, complete_paths, json_option
+from benchflow.cli.rollouts.model_options import served_limit_options
 from benchflow.cli.terminal import emit, printable
 from benchflow.errors import UsageError
 
@@ -48,6 +49,7 @@ _OPTIONS: Final = (
     ),
     click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
     click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
+    served_limit_options,
     click.option(
         "--max-sessions",
         type=click.IntRange(min=1),
@@ -84,6 +86,15 @@ class ServingOptions:
     agent_timeout: float | None
     max_calls: int | None
     records: Path | None
+    max_model_calls: int | None
+    max_tokens: int | None
+    max_cost_usd: float | None
+    max_model_time: float | None
+    server_max_model_calls: int | None
+    server_max_tokens: int | None
+    server_max_cost_usd: float | None
+    server_max_model_time: float | None
+    concurrent_calls: int | None
     max_sessions: int
     reap_after: float
     as_json: bool
@@ -91,9 +102,18 @@ class ServingOptions:
     def opener(self) -> Opener:
         """What is served; refuses wrong usage before anything listens."""
         require_extra()
+        from benchflow.models.gateway.call_limits import CallLimits
         from benchflow.serve.opening import Opener
         from benchflow.serve.package_episode import EpisodeLimits
 
+        each = (self.max_model_calls, self.max_tokens, self.max_cost_usd, self.max_model_time)
+        whole = (
+            self.server_max_model_calls,
+            self.server_max_tokens,
+            self.server_max_cost_usd,
+            self.server_max_model_time,
+            self.concurrent_calls,
+        )
         return Opener(
             self.sources,
             sandbox=self.sandbox,
@@ -102,6 +122,8 @@ class ServingOptions:
             isolation=self.isolation,
             limits=EpisodeLimits(self.agent_timeout, self.max_calls),
             records=self.records,
+            call_limits=CallLimits(*each),
+            server_limits=CallLimits(*whole),
         )
 
     def sessions(self, opener: Opener) -> Sessions:

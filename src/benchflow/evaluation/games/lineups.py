@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from typing import Final
 
+from benchflow.arena.needed_libraries import require_arena
 from benchflow.errors import UsageError, did_you_mean
 from benchflow.evaluation.work import LineUp, TaskRef, WorkItem, plan_items
 from benchflow.record import JobRequest, Player, TaskId
@@ -41,6 +42,8 @@ def check_line_ups(tasks: Sequence[TaskRef], request: JobRequest) -> None:
             raise UsageError(message, code="unknown-role")
     if request.rotation and not arenas:
         raise UsageError("--rotate-roles applies to arena packages; the job has none.", code="unused-option")
+    if arenas:
+        require_arena()
     for task in arenas:
         _check_seats(task, request)
 

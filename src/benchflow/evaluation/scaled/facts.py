@@ -1,6 +1,6 @@
 """What a machine is, asked on that machine: its size, the sandboxes that really work there, what is installed and set.
 
-Only what the job needs is looked at: a sandbox is tested by starting one, and of variables only names are told.
+Only what the job needs is looked at: a sandbox is tested by starting one, and of variables only names are reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchflow.sandbox.factory import require_base_image
 from cube.registry import installed
 
 _LARGE: Final = 1 << 20
-"""A data file of a cube that is larger than this is told apart by its size."""
+"""A data file of a cube that is larger than this is compared by its size."""
 _COMPILED: Final = "__pycache__"
 
 
@@ -67,7 +67,7 @@ async def find_facts(
     processors: float | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> NodeFacts:
-    """The facts of this machine, which the cluster calls `name`; `processors` are those that the cluster was told."""
+    """The facts of this machine, which the cluster calls `name`; `processors` are as the cluster counts them."""
     variables = os.environ if environ is None else environ
     room = machine_room.vitals(places(scratch))
     sandboxes = {backend: await _sandbox(backend) for backend in sorted(asked.sandboxes)}

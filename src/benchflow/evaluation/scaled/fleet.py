@@ -324,7 +324,10 @@ class Fleet:
     def _require_hope(self) -> None:
         if self._hopeless:
             last = next(watch.last_failure for id_, watch in self.watches.items() if id_ in self.hosts)
-            message = f"Starts kept failing on every node of the cluster, at last with: {last}"
+            message = (
+                f"Starts kept failing on every node of the cluster, at last with: {last.rstrip('.')}. "
+                "`bench eval resume` runs the rollouts that are left."
+            )
             raise InfrastructureFailure(message, code="nodes-failing")
 
     def _ended(self, host: Host, demand: Demand, item: Hashable) -> None:

@@ -61,6 +61,17 @@ async def take_back(folder: Path, stream: FolderStream, fetch: Fetch) -> None:
             await anyio.to_thread.run_sync(_unpack, folder, source)
 
 
+def reader(file: Path) -> Fetch:
+    """Fetches from a file of this machine."""
+
+    async def fetch(offset: int, size: int) -> bytes:
+        with file.open("rb", buffering=0) as stream:
+            stream.seek(offset)
+            return stream.read(size)
+
+    return fetch
+
+
 async def _fetch(file: Path, folder: Path, stream: FolderStream, fetch: Fetch) -> None:
     digest = hashlib.sha256()
     with file.open("xb", buffering=0) as target:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,23 +23,29 @@ from benchflow.cluster import NodeLost
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
+from benchflow.evaluation.scaled import machine_room
 from benchflow.evaluation.scaled.abilities import NodeFacts
-from benchflow.evaluation.scaled.folder_travel import packed
-from benchflow.evaluation.scaled.orders import Answer, Order, Pulse
+from benchflow.evaluation.scaled.facts import Asked, find_facts, places
+from benchflow.evaluation.scaled.folder_travel import packed, reader, take_back
+from benchflow.evaluation.scaled.orders import Answer, FolderStream, HostSettings, Order, Pulse
 from benchflow.evaluation.scaled.parcels import Arrivals
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files.scratch import scratch_folder, sweep_after_death
-from benchflow.record import JobRequest, Result, outcome_of
+from benchflow.record import JobRequest, Result, RolloutFolder, outcome_of
 from benchflow.record.reading.live_rollouts import WatchedRollout
 from benchflow.rewards import attribute
+from benchflow.rollout.drivers.replay import NotRescoredError
 from benchflow.sandbox.inside.tree_stream import Refused
+from benchflow.sandbox.machine_settings.allowance import VARIABLE
 from benchflow.task.taken import CHANGED
 
 if TYPE_CHECKING:
     from benchflow.evaluation.cubes import CubeRunner
 
 LEASE_SEC: Final = 60.0
-_BUILDS: Final = 2
+KEPT: Final = "kept"
+"""The name of a stream that arrives."""
+DEFAULT_SETTINGS: Final = HostSettings()
 
 
 @dataclass(slots=True)
@@ -79,13 +85,17 @@ class NodeHost:
     def __init__(
         self,
         requests: Sequence[JobRequest],
-        asked: Any,
+        asked: Asked,
+        settings: HostSettings = DEFAULT_SETTINGS,
         lease_sec: float = LEASE_SEC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`requests` are the jobs of the command, which run one after the other; `asked` is what facts they need."""
         self._requests: Final = tuple(requests)
         self._asked: Final = asked
+        self._settings: Final = settings
+        if settings.machine_settings is not None:
+            os.environ[VARIABLE] = settings.machine_settings
         self._lease_sec: Final = lease_sec
         self._clock: Final = clock
         self._heard = clock()
@@ -102,15 +112,10 @@ class NodeHost:
 
     async def facts(self, name: str, processors: float | None) -> NodeFacts:
         """What this machine is."""
-        from benchflow.evaluation.scaled.facts import find_facts
-
         return await find_facts(name, self._asked, self._place, processors=processors)
 
     async def pulse(self, finished: Collection[str] = ()) -> Pulse:
         """The driver is there; what this node does now. The folders of `finished` orders have arrived."""
-        from benchflow.evaluation.scaled import machine_room
-        from benchflow.evaluation.scaled.facts import places
-
         self._hear()
         for order in finished:
             await self._release(order)
@@ -129,6 +134,45 @@ class NodeHost:
 
     async def run(self, order: Order) -> Answer | None:
         """Carry out an order; None if its package is not here, or has been damaged here since it arrived."""
+        return await self._carry_out(order, self._run)
+
+    async def receive(self, order: str, offset: int, data: bytes) -> None:
+        """A piece of the kept folder of a rollout that is to be scored again."""
+        self._hear()
+        place = self._place / order / KEPT
+        place.parent.mkdir(exist_ok=True)
+        with place.open("r+b" if offset else "wb", buffering=0) as stream:
+            stream.seek(offset)
+            stream.write(data)
+
+    async def score_again(self, order: Order, result: Result, kept: FolderStream) -> Answer | None:
+        """Score the kept work of a rollout, without its agent; None as for `run`.
+
+        The folder of the answer is that of the new verdict. Raises `NotRescoredError` if there cannot be one.
+        """
+
+        async def score(order: Order, item: WorkItem, folder: Path) -> Answer | None:
+            await take_back(folder, kept, reader(folder.parent / KEPT))
+            runners = await self._runners_of(order.job)
+            again = await runners.packages.score_again(item, RolloutFolder(folder), result)
+            if again is None:
+                if not self._arrivals.is_intact(order.task.parcel or ""):
+                    return None
+                raise NotRescoredError("There is nothing to score.")
+            rescore = again.notes.rescore
+            if rescore is None or rescore.folder is None:
+                return Answer(again, None)
+            return await self._answer(order, folder / rescore.folder, again, folder.parent / "stream")
+
+        return await self._carry_out(order, score)
+
+    async def _run(self, order: Order, item: WorkItem, folder: Path) -> Answer:
+        result = await self._result(order, item, folder)
+        return await self._answer(order, folder, result, folder.parent / "stream")
+
+    async def _carry_out(
+        self, order: Order, work: Callable[[Order, WorkItem, Path], Awaitable[Answer | None]]
+    ) -> Answer | None:
         self._hear()
         task = self._task(order)
         if task is None:
@@ -138,11 +182,13 @@ class NodeHost:
         with anyio.CancelScope() as scope:
             self._running[order.id] = _Running(scope, WatchedRollout(folder))
             try:
-                result = await self._result(order, item, folder)
-                if result.error is not None and result.error.code == CHANGED and order.task.parcel is not None:
+                answer = await work(order, item, folder)
+                error = answer.result.error if answer is not None else None
+                changed = answer is None or (error is not None and error.code == CHANGED)
+                if changed and order.task.parcel is not None:
                     self._arrivals.forget(order.task.parcel)
                     return None
-                return await self._answer(order, folder, result)
+                return answer
             finally:
                 del self._running[order.id]
                 if order.id not in self._packed:
@@ -177,7 +223,7 @@ class NodeHost:
             await done.wait()
             return
         done = self._builds[task.environment] = anyio.Event()
-        self._building = self._building or anyio.CapacityLimiter(_BUILDS)
+        self._building = self._building or anyio.CapacityLimiter(self._settings.builds)
         try:
             async with self._building:
                 await runner.prepare(task)
@@ -192,8 +238,7 @@ class NodeHost:
                 await last[1].close()
         return self._runners[1]
 
-    async def _answer(self, order: Order, folder: Path, result: Result) -> Answer:
-        place = folder.parent / "stream"
+    async def _answer(self, order: Order, folder: Path, result: Result, place: Path) -> Answer:
         try:
             await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
             stream = await anyio.to_thread.run_sync(packed, folder, place)

@@ -12,6 +12,16 @@ from benchflow.record.reading.live_rollouts import LiveRollout
 
 
 @dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What a host knows of the command that it works for."""
+
+    builds: int = 2
+    """At once."""
+    machine_settings: str | None = None
+    """Who may use the package settings of the node; None: as its own environment says."""
+
+
+@dataclass(frozen=True, slots=True)
 class OrderedTask:
     """A task as it travels: a package by the digest of its parcel, or the configuration of a cube's task."""
 
@@ -27,7 +37,7 @@ class OrderedTask:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One try at one item. Its id is used once, so that a late answer can be told from that of another try."""
+    """One try at one item. Its id is used once, so that a late answer is not taken for that of another try."""
 
     id: str
     job: int

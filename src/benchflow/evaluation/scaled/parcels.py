@@ -105,6 +105,11 @@ class Arrivals:
     def known(self, digest: str) -> TaskPackage | None:
         return self._packages.get(digest)
 
+    def is_intact(self, digest: str) -> bool:
+        """Whether a package in the cache is still as it arrived."""
+        package = self._packages.get(digest)
+        return package is not None and load_package(package.path).digest == package.digest
+
     def forget(self, digest: str) -> None:
         """The copy in the cache is damaged: the parcel has to come again."""
         self._packages.pop(digest, None)

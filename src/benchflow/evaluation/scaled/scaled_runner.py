@@ -23,12 +23,14 @@ from benchflow.evaluation.scaled.demand import demand_of
 from benchflow.evaluation.scaled.fleet import Fleet, Host
 from benchflow.evaluation.scaled.folder_travel import take_back
 from benchflow.evaluation.scaled.lost_attempts import record_here, record_unscored
-from benchflow.evaluation.scaled.orders import Answer, Order, OrderedTask
+from benchflow.evaluation.scaled.orders import Answer, FolderStream, Order, OrderedTask
 from benchflow.evaluation.scaled.parcels import Parcels
+from benchflow.evaluation.scaled.scoring_again import not_scored_again, send_kept
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder, write_document
 from benchflow.rewards import Unscored, attribute
+from benchflow.rollout.drivers.replay import NotRescoredError
 from benchflow.task.package import TaskPackage
 
 _SENDS: Final = 2
@@ -59,7 +61,7 @@ class ScaledRunner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._working.__aexit__(kind, error, trace)
+            await self._working.__aexit__(None, None, None)  # a failure of the job is raised as it is, not in a group
         finally:
             await self._local.__aexit__(kind, error, trace)
 
@@ -105,33 +107,36 @@ class ScaledRunner:
         order = Order(secrets.token_hex(8), self._job, folder.name, task, item.attempt, item.key, item.line_up)
         host.orders[order.id] = order
         try:
-            answer = await self._answer(host, order, item)
+            answer = await self._answer(host, order, item, "run")
             note = self._fleet.watches[host.node.id].note
             result = replace(answer.result, notes=replace(answer.result.notes, node=note))
             if answer.folder is None:
                 await record_here(result, folder)
                 return result
 
-            async def fetch(offset: int, size: int) -> bytes:
-                part: bytes = await host.call("fetch", order.id, offset, size)
-                return part
-
-            try:
-                async with nullcontext() if answer.folder.data is not None else self._fetching:
-                    await take_back(folder, answer.folder, fetch)
-            finally:
-                if answer.folder.data is None:
-                    host.finished.add(order.id)  # no call of its own: a node that is lost now has delivered
+            await self._take_back(host, order, folder, answer.folder)
             write_document(RolloutFolder(folder).result, result.to_dict(), sync=False)  # its node is noted
             return result
         finally:
             del host.orders[order.id]
 
-    async def _answer(self, host: Host, order: Order, item: WorkItem) -> Answer:
+    async def _take_back(self, host: Host, order: Order, folder: Path, stream: FolderStream) -> None:
+        async def fetch(offset: int, size: int) -> bytes:
+            part: bytes = await host.call("fetch", order.id, offset, size)
+            return part
+
+        try:
+            async with nullcontext() if stream.data is not None else self._fetching:
+                await take_back(folder, stream, fetch)
+        finally:
+            if stream.data is None:
+                host.finished.add(order.id)  # no call of its own: a node that is lost now has delivered
+
+    async def _answer(self, host: Host, order: Order, item: WorkItem, method: str, *more: object) -> Answer:
         for _ in range(_SENDS):
             if order.task.parcel is not None:
                 await self._give(host, order.task.parcel, item.task.payload)
-            answer: Answer | None = await host.call("run", order)
+            answer: Answer | None = await host.call(method, order, *more)
             if answer is not None:
                 return answer
             host.parcels.pop(order.task.parcel or "", None)
@@ -165,4 +170,38 @@ class ScaledRunner:
         return self._local.can_score_again(item, folder, result)
 
     async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
-        return await self._local.score_again(item, folder, result)
+        """On a node: the kept folder travels there, and the new verdict back."""
+        try:
+            task = self._ordered(item.task)
+        except PackageError:
+            return None
+        async with self._fleet.place(self._demand(item.task), item.key) as host:
+            try:
+                again = await self._scored_again(host, item, task, folder, result)
+            except NotRescoredError:
+                return None
+            except NodeLost as error:
+                self._fleet.lost(host, error)
+                verdict = Unscored("infrastructure", "verify", "node-lost", str(error))
+            except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
+                verdict = attribute(error, "infrastructure", "verify")
+            else:
+                self._fleet.returned(host, item.key, again)
+                return again
+        return not_scored_again(item.task.payload, result, verdict)
+
+    async def _scored_again(
+        self, host: Host, item: WorkItem, task: OrderedTask, folder: RolloutFolder, result: Result
+    ) -> Result:
+        order = Order(secrets.token_hex(8), self._job, folder.path.name, task, item.attempt, item.key, item.line_up)
+        host.orders[order.id] = order
+        try:
+            kept = await send_kept(host, order.id, folder.path)
+            answer = await self._answer(host, order, item, "score_again", result, kept)
+            rescore = answer.result.notes.rescore
+            if answer.folder is not None and rescore is not None and rescore.folder is not None:
+                await self._take_back(host, order, folder.path / rescore.folder, answer.folder)
+            return answer.result
+        finally:
+            host.finished.add(order.id)
+            del host.orders[order.id]

@@ -18,9 +18,10 @@ from typing import Any
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.shards.merged_results import Merged, Source, merged, read_source
-from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.store import JobStore, require_holding
 from benchflow.evaluation.summary import job_summary
 from benchflow.files.atomic import copy_file, staged_folder, sync_folder, write_atomic
+from benchflow.files.lock_reach import supports_no_locks
 from benchflow.files.locks import free_lock, new_lock
 from benchflow.files.strict_json import parse_json
 from benchflow.record import Job, JobPlaces, JobRecord, Summary, write_document
@@ -87,32 +88,46 @@ def _not_running(job: Job) -> Iterator[None]:
         except BlockingIOError:
             message = f"Job '{job.folder.name}' is being run by another process; merge it when it has ended."
             raise UsageError(message, code="job-running") from None
+        except OSError as error:  # where there are no locks no job is run
+            if not supports_no_locks(error):
+                raise
         yield
 
 
 def _write(everything: Merged, folder: Path) -> MergeReport:
     with ExitStack() as held, staged_folder(folder, sync=False) as staging:
-        places = JobPlaces(staging)
-        lock = new_lock(places.lock)  # tells a later merge that this one has not been killed
-        if lock is None:
-            raise OSError(errno.EAGAIN, "another merge cleaned up at the same time; run the command again")
-        held.callback(os.close, lock)
-        places.rollouts.mkdir()
-        without_folder = tuple(_copy_rollouts(everything, places))
-        write_atomic(places.results, b"".join(everything.lines))
-        rescore = _last_pass(everything.sources)
-        if rescore is not None:
-            write_document(places.rescore, rescore, sync=True)
-        write_document(places.job, everything.record.to_dict(), sync=True)
-        summary = replace(job_summary(Job(staging)), job=folder.name)
-        write_document(places.summary, summary.to_dict(), sync=True)
+        try:
+            places = JobPlaces(staging)
+            lock = new_lock(places.lock)  # tells a later merge that this one has not been killed
+            if lock is None:
+                raise OSError(errno.EAGAIN, "another merge cleaned up at the same time; run the command again")
+            held.callback(os.close, lock)
+            require_holding(places.lock, folder)
+            without_folder = tuple(_copy_rollouts(everything, places))
+            summary = _write_records(everything, places)
+        except BaseException:
+            held.close()  # some file systems cannot remove a folder with an open file
+            raise
     sync_folder(folder.parent)
     torn = tuple(source.name for source in everything.sources if source.torn)
     return MergeReport(folder, everything.record, summary, without_folder, torn)
 
 
+def _write_records(everything: Merged, places: JobPlaces) -> Summary:
+    """The files of the job itself; the one that makes the folder a job comes last but one, its summary needs it."""
+    write_atomic(places.results, b"".join(everything.lines))
+    rescore = _last_pass(everything.sources)
+    if rescore is not None:
+        write_document(places.rescore, rescore, sync=True)
+    write_document(places.job, everything.record.to_dict(), sync=True)
+    summary = replace(job_summary(Job(places.path)), job=everything.record.name)
+    write_document(places.summary, summary.to_dict(), sync=True)
+    return summary
+
+
 def _copy_rollouts(everything: Merged, places: JobPlaces) -> Iterator[str]:
     """Copy the folders of all rollouts, also of those that were killed; yields results whose folder is missing."""
+    places.rollouts.mkdir()
     copied = set()
     for source in everything.sources:
         rollouts = source.job.places.rollouts

@@ -1,17 +1,23 @@
-"""Limits on the calls of a rollout or a job, and the meters that hold them. Pure but for the time that is passed in.
+"""Limits on the calls of a rollout, an episode or all of them together, and the meters that hold them.
 
-A meter counts what was used; the meter of a rollout has that of its job above it, and a call must be within both. What
-is not known is never counted as zero: a cost limit needs a known price.
+A meter counts what was used; the meter of a rollout has that of its job above it, that of an episode the one of its
+server or benchmark, and a call must be within both. What is not known is never counted as zero: a cost limit needs a
+known price. Times are passed in; the only thing that waits is a call for its place among those at once (`place`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import anyio
+
 LimitName = Literal["max_calls", "max_tokens", "max_cost", "max_model_time"]
-Scope = Literal["role", "rollout", "job"]
+Scope = Literal["role", "rollout", "job", "episode", "benchmark", "server"]
+"""Whose calls a meter counts: `job`, `benchmark` and `server` are all rollouts or episodes of one together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,15 @@ class CallLimits:
     """The time that calls take, added up."""
     concurrent: int | None = None
     """Calls at once; more wait."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a limit. A limit of 0 is one: no call is made."""
+        for name in ("max_calls", "max_tokens", "max_cost_usd", "max_seconds"):
+            limit = getattr(self, name)
+            if limit is not None and not (limit >= 0 and math.isfinite(limit)):
+                raise ValueError(f"{name} must be a number from 0 on, not {limit}.")
+        if self.concurrent is not None and self.concurrent < 1:
+            raise ValueError(f"concurrent must be at least 1, not {self.concurrent}.")
 
     @property
     def bounded(self) -> bool:
@@ -51,6 +66,8 @@ NO_CALL_LIMITS: Final = CallLimits()
 _BYTES_PER_TOKEN: Final = 3
 """Where a server does not count: rather too many tokens than too few, so that limits hold."""
 
+_MICROSECOND: Final = 1e-6
+
 
 def with_estimates(usage: Mapping[str, float], sizes: Mapping[str, int]) -> tuple[dict[str, float], bool]:
     """What was used, with tokens that nobody counted by the bytes that they take, and whether there are any."""
@@ -67,6 +84,11 @@ class LimitReached:
     limit: float
     used: float
 
+    @property
+    def named(self) -> str:
+        """As results name it: that of a job, a benchmark or a server with its scope in front."""
+        return f"{self.scope} {self.name}" if self.scope in ("job", "benchmark", "server") else self.name
+
     def __str__(self) -> str:
         what = {
             "max_calls": f"{self.limit:g} model calls",
@@ -79,7 +101,7 @@ class LimitReached:
 
 @dataclass(slots=True)
 class Meter:
-    """What the calls of a rollout or a job have used."""
+    """What the calls of a rollout, an episode, or of all of them have used."""
 
     limits: CallLimits = NO_CALL_LIMITS
     scope: Scope = "rollout"
@@ -89,6 +111,28 @@ class Meter:
     totals: dict[str, float] = field(default_factory=dict)
     unpriced: int = 0
     """Calls whose cost is not known."""
+    slots: anyio.Semaphore | None = field(init=False, default=None)
+    """The calls that may run at once."""
+
+    def __post_init__(self) -> None:
+        if self.limits.concurrent is not None:
+            self.slots = anyio.Semaphore(self.limits.concurrent)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A place among the calls that may run at once, here and above; waits until there is one."""
+        async with AsyncExitStack() as stack:
+            meter: Meter | None = self
+            while meter is not None:
+                if meter.slots is not None:
+                    await stack.enter_async_context(meter.slots)
+                meter = meter.above
+            yield
+
+    @property
+    def queues(self) -> bool:
+        """Whether a call may have to wait for its place."""
+        return self.slots is not None or (self.above is not None and self.above.queues)
 
     def begin(self) -> LimitReached | None:
         """Count a call that begins, unless a limit is reached, which is returned."""
@@ -116,7 +160,7 @@ class Meter:
         return self.totals.get("input_tokens", 0) + self.totals.get("output_tokens", 0)
 
     def reached(self) -> LimitReached | None:
-        """The first limit that is reached, the job's first."""
+        """The first limit that is reached, that of all together first."""
         above = self.above.reached() if self.above is not None else None
         if above is not None:
             return above
@@ -142,10 +186,10 @@ class Meter:
         return self.limits.max_cost_usd is not None or (self.above is not None and self.above.priced)
 
     def out_of_time(self, seconds: float) -> LimitReached | None:
-        """The limit on time that a call under way for so many seconds has reached."""
+        """The limit on time that a call under way for so many seconds has reached, to the microsecond."""
         above = self.above.out_of_time(seconds) if self.above is not None else None
         limit = self.limits.max_seconds
-        if above is not None or limit is None or self.seconds + seconds < limit:
+        if above is not None or limit is None or self.seconds + seconds < limit - _MICROSECOND:
             return above
         return LimitReached("max_model_time", self.scope, limit, self.seconds + seconds)
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
+
+import anyio
 
 from benchflow.models.gateway.call_failures import CallFailure
 from benchflow.models.gateway.call_limits import LimitReached, with_estimates
@@ -19,6 +22,14 @@ from benchflow.record.model_calls import CallRetry
 from benchflow.record.trajectory import timestamp
 
 ENDPOINT: Final = "litellm.completion"
+
+
+class CallLimited(Exception):
+    """A call that was refused or ended at a limit."""
+
+    def __init__(self, reached: LimitReached) -> None:
+        super().__init__(str(reached))
+        self.reached = reached
 
 
 class ChatCall:
@@ -33,15 +44,49 @@ class ChatCall:
         self._time = timestamp()
         self._retries: list[CallRetry] = []
         self._replayed = False
+        self._queued: float | None = None
+        self._over = False
 
-    def begin(self) -> LimitReached | None:
-        """Count the call; the limit that is reached, if one is: then it is not made."""
-        grant = self._access.grant
-        reached = self._access.meter.begin()
+    @property
+    def costs(self) -> bool:
+        """Whether its price must be known: a limit on costs holds for it, and it is not replayed."""
+        return self._access.meter.priced and self._access.grant.request.replay is None
+
+    @asynccontextmanager
+    async def made(self) -> AsyncIterator[None]:
+        """The block makes the call: once it has its place among those at once, and for as long as time is left.
+
+        `CallLimited`, with everything recorded, if a limit is reached before it or in the middle.
+        """
+        meter = self._access.meter
+        self._require_within(meter.reached())
+        async with meter.place():
+            if meter.queues:
+                self._queued = time.perf_counter() - self._began
+            self._require_within(meter.begin())
+            left = meter.seconds_left()
+            try:
+                with anyio.move_on_after(left) as limit:
+                    yield
+                if limit.cancelled_caught and left is not None:
+                    reached = meter.out_of_time(max(self._spent, left))
+                    self._end({})
+                    self._require_within(reached)
+            finally:
+                if not self._over:
+                    self.aborted()
+
+    def _require_within(self, reached: LimitReached | None) -> None:
         if reached is not None:
-            grant.reach(reached)
+            self._access.grant.reach(reached)
             self._record("limited", None, code=reached.name, message=str(reached))
-        return reached
+            raise CallLimited(reached)
+
+    def refused(self, failure: CallFailure) -> None:
+        """It is not made, whatever its limits; or it was, and should not have been."""
+        self._access.grant.ended(self._place, failure)
+        if not self._over:
+            self._record("refused", None, code=failure.code, message=failure.message)
 
     def replayed(self) -> bytes | None:
         """The answer of the rollout that is replayed; None if there is no such rollout.
@@ -79,11 +124,18 @@ class ChatCall:
         self._end({})
         self._record("aborted", None)
 
+    @property
+    def _spent(self) -> float:
+        """Seconds that count as time of the model."""
+        return time.perf_counter() - self._began - (self._queued or 0.0)
+
     def _end(self, usage: Mapping[str, float]) -> None:
-        self._access.meter.end(usage, time.perf_counter() - self._began)
+        self._over = True
+        self._access.meter.end(usage, self._spent)
 
     def _record(self, outcome: str, body: bytes | None, **known: Any) -> None:
         provider, slash, _ = self._model.partition("/")
+        queued = {} if self._queued is None else {"queued": round(self._queued, 6)}
         call: dict[str, Any] = {
             "request": self._request,
             "body": body,
@@ -96,7 +148,7 @@ class ChatCall:
             "outcome": outcome,
             "status": 200 if body is not None else None,
             "content_type": "application/json" if body is not None else None,
-            "timing": {"total": round(time.perf_counter() - self._began, 6)},
+            "timing": {**queued, "total": round(time.perf_counter() - self._began, 6)},
             "retries": tuple(self._retries),
             "replayed": self._replayed,
             "usage": {},

@@ -48,11 +48,18 @@ class Exchange:
     replayed: bool = False
     held: int = 0
     """Bytes of its request that are in memory."""
+    counted: bool = False
+    """Whether it was counted when it began."""
     over: bool = False
 
     def since(self) -> float:
         """Seconds since the call came in."""
         return time.perf_counter() - self.began
+
+    @property
+    def spent(self) -> float:
+        """Seconds that count as time of the model: those in which it waited for its place do not."""
+        return self.since() - self.timing.get("queued", 0.0)
 
     def begin_answer(self, status: int, content_type: str | None) -> None:
         """The first bytes go out."""
@@ -91,8 +98,9 @@ class Exchange:
         if said is None and body and (self.status or ERROR) < ERROR:
             said = read_answer(self.route.endpoint.dialect, body, stream=self.stream)
         usage, estimated = self._usage(said, body)
+        if self.counted:
+            grant.meter.end({**usage, "estimated_calls": 1} if estimated else usage, self.spent)
         if self.generates:
-            grant.meter.end({**usage, "estimated_calls": 1} if estimated else usage, self.timing["total"])
             if outcome == "aborted" and self.status is None:
                 failure = self.last_try  # the provider had failed already, and nobody waited for it to recover
             if outcome in ("answered", "failed") or failure is not None:

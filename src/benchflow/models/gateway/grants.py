@@ -1,4 +1,4 @@
-"""What one rollout may ask of models, what it asked, and how it went: a `Grant`.
+"""What one rollout or episode may ask of models, what it asked, and how it went: a `Grant`.
 
 A grant is opened for a rollout and closed at the end of its agent phase. Every role that is opened in a box is admitted
 (`admit`): it gets an `Access`, a token of its own that counts on its own listening socket only, and ends with it.
@@ -52,10 +52,10 @@ class Grant:
     """The calls of one rollout."""
 
     def __init__(self, gateway: Gateway, request: GrantRequest, above: Meter, scope: Scope = "rollout") -> None:
-        """`above` is the meter that counts its calls too: that of the job, or of the rollout for one of its roles."""
+        """`above` is the meter that counts its calls too: that of the job, of the rollout for one of its roles, of an
+        episode for its judges or its user."""
         self.request: Final = request
         self.meter: Final = Meter(request.limits, scope, above)
-        self.slots: Final = anyio.Semaphore(request.limits.concurrent) if request.limits.concurrent else None
         self.reached: Final = anyio.Event()
         """Set when a call was refused at a limit."""
         self.limit: LimitReached | None = None
@@ -168,7 +168,7 @@ class Access:
 
     @property
     def meter(self) -> Meter:
-        """What counts its calls: those of judges count for the job only, so that an agent cannot use up a judge."""
+        """What counts its calls: those of judges count above the grant only, so that an agent cannot use up a judge."""
         meter = self.grant.meter
         return meter.above if self.place.source == "judge" and meter.above is not None else meter
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final, Self
 import anyio
 
 from benchflow.models.gateway.call_failures import Patience
-from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, Meter
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, Meter, Scope
 from benchflow.models.gateway.endpoints import Family
 from benchflow.models.gateway.gateway_socket import Listening, Protocols, http_protocols
 from benchflow.models.gateway.grants import Access, Grant, GrantRequest
 from benchflow.models.gateway.upstreams import Upstreams, find_upstreams, keys_of
+from benchflow.rewards import Attributed, Unscored
 
 if TYPE_CHECKING:
     from benchflow.models.gateway.upstream.upstream_pool import UpstreamPool
@@ -35,16 +36,16 @@ class Gateway:
         environ: Mapping[str, str],
         *,
         limits: CallLimits = NO_CALL_LIMITS,
+        scope: Scope = "job",
         patience: Patience | None = None,
         upstreams: Upstreams | None = None,
     ) -> None:
-        """`environ` holds keys and base URLs; `limits` are those of all rollouts together."""
+        """`environ` holds keys and base URLs; `limits` are those of all rollouts together, which are called `scope`."""
         self.upstreams: Final = find_upstreams(environ) if upstreams is None else upstreams
         self.keys: Final = keys_of(environ, self.upstreams)
         """Keys of providers: none of them enters a box."""
         self.patience: Final = patience or Patience()
-        self.meter: Final = Meter(limits, "job")
-        self.slots: Final = anyio.Semaphore(limits.concurrent) if limits.concurrent else None
+        self.meter: Final = Meter(limits, scope)
         self._protocols: Protocols | None = None
         self._pool: UpstreamPool | None = None
         self._grants: set[Grant] = set()
@@ -53,6 +54,12 @@ class Gateway:
     def families(self) -> Mapping[str, Family]:
         """The upstreams that can be asked, by name."""
         return self.upstreams.families
+
+    def require_room(self) -> None:
+        """Raise `Attributed` if a limit of all rollouts together is reached: then nothing is begun."""
+        if (reached := self.meter.reached()) is not None:
+            verdict = Unscored("cancelled", "plan", f"{reached.scope}-limit", f"{reached} It was not begun.")
+            raise Attributed(verdict)
 
     def open(self, request: GrantRequest) -> Grant:
         """A grant for one rollout; the caller closes it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import UsageError
@@ -104,33 +104,49 @@ class PassThrough:
 
     async def _admit(self, call: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the call through what holds for its rollout, and answer it, unless its caller leaves."""
-        access, book = call.access, call.access.grant.request.replay
+        book = call.access.grant.request.replay
         upstream = self._upstream(call, replays=book is not None)
         call.provider = upstream.name
         _keep_policy(call)
         _ask_for_tokens(call)
-        _require_room(call, free=book is not None)
         if book is not None:
+            _require_room(call, free=True)
             await _replay(call, book, send)
             return
         query = passed_query(scope["query_string"].decode("latin-1"))
         headers = passed_headers(scope["headers"])
-        answering = asyncio.ensure_future(self._upstreams.answer(call, upstream, query, headers, send))
+        answering = asyncio.ensure_future(self._answer(call, upstream, query, headers, send))
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            async with asyncio.timeout(access.grant.meter.seconds_left()) as limit:
-                await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
-                if not answering.done():
-                    raise Gone
-                await answering
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            await _stop(answering)
-            _cut(call)
+            await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise Gone
+            await answering
         finally:
             gone.cancel()
             await _stop(answering)
+
+    async def _answer(
+        self, call: Exchange, upstream: Upstream, query: str, headers: Mapping[str, str], send: Send
+    ) -> None:
+        """Ask the upstream, once the call has its place among those at once and within the time that is left.
+
+        It is counted with its place: those that wait are held to what the calls before them used.
+        """
+        meter = call.access.grant.meter
+        _require_within(call, meter.reached())
+        async with meter.place():
+            if meter.queues:
+                call.timing["queued"] = call.since()
+            _require_room(call, free=False)
+            left = meter.seconds_left()
+            try:
+                async with asyncio.timeout(left) as limit:
+                    await self._upstreams.answer(call, upstream, query, headers, send)
+            except TimeoutError:
+                if left is None or not limit.expired():
+                    raise
+                _cut(call, left)
 
     def _upstream(self, call: Exchange, *, replays: bool) -> Upstream:
         """Who answers, with the model as it is called there."""
@@ -237,15 +253,21 @@ def _require_room(call: Exchange, *, free: bool) -> None:
         raise Refused(403, "price-unknown", message)
     else:
         reached = grant.meter.begin()
+    _require_within(call, reached)
+    call.counted = call.generates
+
+
+def _require_within(call: Exchange, reached: LimitReached | None) -> None:
+    """Refuse a call at a limit."""
     if reached is not None:
-        grant.reach(reached)
+        call.access.grant.reach(reached)
         raise Refused(403, reached.name, str(reached), limit=True)
 
 
-def _cut(call: Exchange) -> None:
-    """End a call in the middle, because its time is used up."""
+def _cut(call: Exchange, left: float) -> None:
+    """End a call in the middle, because the time that was left for it is used up."""
     meter = call.access.grant.meter
-    reached: LimitReached | None = meter.out_of_time(call.since())
+    reached: LimitReached | None = meter.out_of_time(max(call.spent, left))
     if reached is None:
         call.end("aborted")
         return

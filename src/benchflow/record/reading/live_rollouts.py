@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record.job import Counted, JobResults
-from benchflow.record.job_nodes import JobNodes, LivePhase, LiveRollout, read_nodes
 from benchflow.record.layout import JobPlaces, RolloutFolder
 from benchflow.record.reading.trajectory_steps import add_usage, call_arguments, event_text, parsed_event, scan_events
+from benchflow.record.summaries.job_nodes import JobNodes, LivePhase, LiveRollout, read_nodes
 from benchflow.record.trajectory import tool_name
 
 __all__ = ["LiveResults", "LiveRollout", "LiveRollouts", "WatchedRollout", "action_of"]

@@ -106,6 +106,8 @@ async def box_context(
                 grant,
             )
         finally:
+            if given is not None and grant.limit is not None:
+                given.grant.reach(grant.limit)
             with anyio.CancelScope(shield=True):
                 await grant.close()
 

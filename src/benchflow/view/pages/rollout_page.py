@@ -119,10 +119,11 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
     query = Query.of(fields)
     game = has_arena(rollout.folder, story.result)
     tabs = {key: title for key, title in TABS.items() if key != "arena" or game}
-    tab = fields.one("tab", "conversation")
-    tab = tab if tab in tabs else "conversation"
+    first = "arena" if game else "conversation"
+    tab = fields.one("tab", first)
+    tab = tab if tab in tabs else first
     asked = Asked.of(fields)
-    kept = {**query.fields(), "tab": "" if tab == "conversation" else tab}
+    kept = {**query.fields(), "tab": "" if tab == first else tab}
     head = job.head
     running = story.result is None and job.state(head, head.planned) == "running"
     task = story.result.task.name if story.result is not None else name
@@ -151,7 +152,7 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         url=url,
         task_url=address("job", job_name, "task", name=task),
         package_url=address("job", job_name, "package", task=task),
-        **_addresses(job_name, name, query),
+        **_addresses(job_name, name, query, first),
         has_tree=_has_tree(story),
         phases=phases_of(story.result),
         asked=asked,
@@ -175,11 +176,11 @@ def _arena(rollout: OpenRollout, story: RolloutStory, fields: Fields) -> ArenaVi
     return arena_of(rollout.folder, story.result, fields, exported=rollout.viewer.exported is not None)
 
 
-def _addresses(job_name: str, name: str, query: Query) -> dict[str, Any]:
+def _addresses(job_name: str, name: str, query: Query, first: str) -> dict[str, Any]:
     """Where the parts of the page lie."""
     place = ("job", job_name, "rollout", name)
     return {
-        "tab_url": lambda tab: address(*place, **query.fields(), tab="" if tab == "conversation" else tab),
+        "tab_url": lambda tab: address(*place, **query.fields(), tab="" if tab == first else tab),
         "file_url": lambda path, **more: address(*place, "file", path=path, **more),
         "part_url": lambda step, part, what: address(
             *place, "part", at=f"{step.offset}-{step.number}", part=part, what=what

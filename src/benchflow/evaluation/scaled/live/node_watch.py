@@ -1,4 +1,4 @@
-"""What a driver knows of one node over a whole job, whoever is its host: name, clock, breaker, what came of it."""
+"""What a driver knows of one node over a whole job, with all hosts it had: name, clock, breaker, counts."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ afterwards never, for the caller would see two answers. Loaded with the first ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.models.gateway.call_failures import (
@@ -23,7 +22,7 @@ from benchflow.models.gateway.call_failures import (
 from benchflow.models.gateway.endpoints import error_body, returned_headers
 from benchflow.models.gateway.exchange import ERROR, Exchange
 from benchflow.models.gateway.upstream.upstream_pool import Answering
-from benchflow.models.gateway.upstream.upstream_wire import WireError, WireTimeout
+from benchflow.models.gateway.upstream.upstream_wire import WireError, WireSetupError, WireTimeout
 from benchflow.models.gateway.upstreams import Upstream
 from benchflow.models.gateway.wire_answers import Answer, is_first_error, read_answer
 from benchflow.record.model_calls import CallRetry
@@ -48,37 +47,23 @@ class UpstreamCalls:
         self, call: Exchange, upstream: Upstream, query: str, headers: Mapping[str, str], send: Send
     ) -> None:
         """Answer a call; at the end it is recorded."""
-        async with self._slots(call):
-            target = f"{call.route.path}?{query}" if query else call.route.path
-            shown = {**headers, "accept-encoding": "identity", **upstream.headers()}
-            while True:
-                try:
-                    asked = self._gateway.pool.asked(call.method, upstream.base_url, target, shown, call.content)
-                    async with asked as response:
-                        if await self._passed_on(call, response, send):
-                            return
-                except WireError as error:
-                    if call.status is not None:
-                        what = f"{named(call.provider, call.model)} broke off in the middle of an answer"
-                        call.end("failed", CallFailure("infrastructure", "stream-cut", f"{what}: {_words(error)}"))
-                        return  # the caller sees its connection end, as with the provider itself
-                    if not await self._again(call, _code(error), None, None, _words(error)):
-                        await self._unreachable(call, error, send)
+        target = f"{call.route.path}?{query}" if query else call.route.path
+        shown = {**headers, "accept-encoding": "identity", **upstream.headers()}
+        while True:
+            try:
+                asked = self._gateway.pool.asked(call.method, upstream.base_url, target, shown, call.content)
+                async with asked as response:
+                    if await self._passed_on(call, response, send):
                         return
-
-    @asynccontextmanager
-    async def _slots(self, call: Exchange) -> AsyncIterator[None]:
-        """A place among the calls that may run at once, of the rollout and of the job."""
-        held = [slots for slots in (call.access.grant.slots, self._gateway.slots) if slots is not None]
-        if not held:
-            yield
-            return
-        before = call.since()
-        async with AsyncExitStack() as stack:
-            for slots in held:
-                await stack.enter_async_context(slots)
-            call.timing["queued"] = call.since() - before
-            yield
+            except WireError as error:
+                if call.status is not None:
+                    what = f"{named(call.provider, call.model)} broke off in the middle of an answer"
+                    call.end("failed", CallFailure("infrastructure", "stream-cut", f"{what}: {_words(error)}"))
+                    return  # the caller sees its connection end, as with the provider itself
+                final = isinstance(error, WireSetupError)
+                if final or not await self._again(call, _code(error), None, None, _words(error)):
+                    await self._unreachable(call, error, send)
+                    return
 
     async def _passed_on(self, call: Exchange, response: Answering, send: Send) -> bool:
         """Pass an answer on; False if the call is to be tried again, and nothing was passed on yet."""

@@ -1,6 +1,7 @@
 """Connections to upstreams, kept open between calls: who is dialled, through which proxy, with which certificates.
 
-Proxies are those of the machine's variables (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), never for loopback.
+Proxies are those of the machine's variables (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), never for loopback:
+HTTP proxies and SOCKS5.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from benchflow.models.gateway.call_failures import Patience
-from benchflow.models.gateway.upstream.upstream_wire import Connection, Head, WireError, WireTimeout
+from benchflow.models.gateway.upstream.socks_proxy import through_socks
+from benchflow.models.gateway.upstream.upstream_wire import Connection, Head, WireError, WireSetupError, WireTimeout
+from benchflow.models.proxy_kinds import SOCKS, unsupported
 
 _IDLE: Final = 64
 """Connections that are kept for each server."""
@@ -38,7 +41,13 @@ class _Place:
 
     @property
     def tunnelled(self) -> bool:
+        """Whether an HTTP proxy is asked to connect: it sees nothing of what passes."""
         return self.proxy is not None and self.scheme == "https"
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether an HTTP proxy sends the request on."""
+        return self.proxy is not None and not self.tunnelled and urlsplit(self.proxy).scheme not in SOCKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,7 @@ class UpstreamPool:
         if content:
             shown["content-length"] = str(len(content))
         path = f"{url.path}{target}"
-        if place.proxy is not None and not place.tunnelled:  # a proxy wants to know where a plain request goes
+        if place.proxy is not None and place.forwarded:  # a proxy wants to know where a plain request goes
             path = f"http://{host}{path}"
             if (proxy := urlsplit(place.proxy)).username is not None:
                 shown["proxy-authorization"] = _basic(proxy)
@@ -144,10 +153,12 @@ class UpstreamPool:
         try:
             async with asyncio.timeout(self._patience.connect_sec):
                 scheme, host, port = place.scheme, place.host, place.port
+                if proxy is not None and proxy.scheme in SOCKS:
+                    return await self._behind_socks(place, proxy)
                 if proxy is not None:
                     scheme, host, port = proxy.scheme, proxy.hostname or "", proxy.port or _PORTS.get(proxy.scheme, 0)
                 if scheme not in _PORTS:
-                    raise WireError(f"proxies of the kind {scheme} are not supported")
+                    raise WireSetupError(unsupported(scheme))
                 tls = self._context() if scheme == "https" else None
                 transport, connection = await loop.create_connection(
                     lambda: Connection(self._patience.answer_sec), host, port, ssl=tls, happy_eyeballs_delay=0.25
@@ -159,6 +170,19 @@ class UpstreamPool:
             raise WireTimeout(f"no connection within {self._patience.connect_sec:g} s") from error
         except (OSError, UnicodeError) as error:
             raise WireError(str(error) or type(error).__name__) from error
+
+    async def _behind_socks(self, place: _Place, proxy: SplitResult) -> Connection:
+        tls = self._context() if place.scheme == "https" else None
+        sock = await through_socks(proxy, place.host, place.port)
+        name = place.host if tls is not None else None
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(self._patience.answer_sec), sock=sock, ssl=tls, server_hostname=name
+            )
+        except BaseException:
+            sock.close()
+            raise
+        return connection
 
     async def _tunnel(
         self, place: _Place, proxy: SplitResult, transport: asyncio.Transport, through: Connection

@@ -21,6 +21,10 @@ class WireError(Exception):
     """The upstream could not be reached, or what it sent is not HTTP, or ended too early."""
 
 
+class WireSetupError(WireError):
+    """The way to the upstream is set up wrongly: no retry helps."""
+
+
 class WireTimeout(WireError):
     """The upstream kept the gateway waiting for too long."""
 

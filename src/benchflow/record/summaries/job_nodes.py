@@ -1,7 +1,7 @@
 """`nodes.json`: what the machines of a job on a cluster do now, written by its driver about once per second.
 
 It is for people who watch and is never read by a job. When the job has ended it says so. A driver that was killed
-leaves it as it was: whether the job runs is told by its lock, as for every job.
+leaves it as it was: the lock of the job shows whether it runs, as for every job.
 """
 
 from __future__ import annotations

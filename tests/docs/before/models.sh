@@ -1,0 +1,1 @@
+. "$ROOT/tests/docs/shared/greet.sh"
