@@ -3,11 +3,15 @@ them."""
 
 import atexit
 import gc
+import itertools
 import os
+import re
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -65,18 +69,57 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
+def _group(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("xdist_group")
+    return None if marker is None else marker.args[0]
+
+
+def _weight(item: pytest.Item) -> int:
+    """Roughly how long a test takes, compared with others."""
+    if item.get_closest_marker("slow") or item.get_closest_marker("engine"):
+        return 100
+    return 20 if item.get_closest_marker("sandbox") else 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tell unit tests from those that start sandboxes; in parallel, begin with groups, which take longest."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Tell unit tests from those that start sandboxes; in parallel, begin with the groups and tests that take longest,
+    so that all workers finish together."""
     for item in items:
         if _SANDBOXES & set(getattr(item, "fixturenames", ())):
             item.add_marker("sandbox")
+    if hasattr(config, "workerinput"):
+        groups = Counter[str]()
+        for item in items:
+            if group := _group(item):
+                groups[group] += _weight(item)
+        items.sort(key=lambda item: (-groups[group], 0) if (group := _group(item)) else (0, -_weight(item)))
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a number of its own: pytest looks for a free number among the folders of all tests before."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}{next(_numbers)}", numbered=False)
 
 
 class _Scheduling(LoadGroupScheduling):
-    """`--dist loadgroup` that forgets what is done: it counts the pending tests of a worker after each test, and over
-    all groups that the worker was ever given that takes longer than many tests do."""
+    """`--dist loadgroup` that keeps to the order of tests, and forgets what is done: it counts the pending tests of a
+    worker after each test, and over all groups that the worker was ever given that takes longer than many tests do.
+
+    In runs without slow tests a file is a group, so that what its tests share is made once.
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._by_file = "not slow" in config.option.markexpr
+        config.option.loadscopereorder = self._by_file
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if self._by_file and group == nodeid else group
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         super().mark_test_complete(node, item_index, duration)

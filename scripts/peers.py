@@ -24,6 +24,7 @@ NEMO_GYM = (
 """What its agents and its collection of rollouts import; the rest is MLflow, datasets and Git."""
 MODEL_SDKS = ("anthropic==2.8.0", "google-genai==3.1.0", "openai==3.49.0")
 """The clients of model providers, in one environment."""
+SSH_SERVER = ("asyncssh==2.22.0",)
 _LOAD = """
 import json, sys
 from harbor.models.task.task import Task

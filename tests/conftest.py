@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from engines import Engines, EngineUnavailable
+from ray_nodes import RayNodes, RayUnavailable
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +42,17 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     try:
         started = Engines(tmp_path_factory.mktemp("e"))
     except EngineUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayNodes]:
+    """A real Ray cluster with a head that runs no rollouts, one for all tests of the group `ray`; they add nodes."""
+    try:
+        started = RayNodes()
+    except RayUnavailable as error:
         pytest.fail(str(error), pytrace=False)
     yield started
     started.stop()

@@ -22,8 +22,11 @@ from benchflow.record import (
     CallRetry,
     ErrorRecord,
     Isolation,
+    JobNode,
+    JobNodes,
     JobRecord,
     JobRequest,
+    LiveRollout,
     MessageFile,
     MessagePart,
     ModelCalls,
@@ -323,3 +326,16 @@ def arena_job(jobs: Path, name: str) -> Path:
     add_rollout(store, "haggle__3__13", replace(broken, verifier=None))
     store.close()
     return store.folder
+
+
+def add_nodes(store: JobStore, text: str = HOSTILE) -> None:
+    """Two nodes of a running job, of which one is lost; a rollout runs on the other, and another one waits."""
+    live = LiveRollout(
+        "far", "acme/far", 2, "model", None, "2026-11-16T09:12:41Z", "agent", None, f"bash {text}", 7, {}
+    )
+    ready = JobNode(
+        "1", "fast", "ready", None, 8.0, 64_000, 32_000, 90_000, clock_offset_sec=-3.5, finished=4, rollouts=(live,)
+    )
+    lost = JobNode("2", "gone", "lost", f"It does not answer. {text}", lost=3)
+    nodes = JobNodes("running", "2026-11-16T09:12:42Z", 1, (ready, lost), "node fast has 8 of 8 processors reserved")
+    store.places.nodes.write_text(json.dumps(nodes.to_dict()))

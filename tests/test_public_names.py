@@ -16,16 +16,16 @@ FACES = {
         "plan_items plan_job remaining run_job summarise summary_lines work_left write_summary"
     ),
     "benchflow.record": (
-        "ALWAYS_WIN AgentEnd AgentPart ArenaMessage ArenaPart ArenaRole ArenaStatistics Artifact Bounds BranchOption "
-        "BranchRecord CallAnswer CallParts CallPlace CallRetry CleanupFailure Counted CrossPlay DamagedLine "
-        "EarlierScore ErrorRecord Estimate Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
-        "JsonLines Leaderboard MergedJob MessageFile MessagePart MessageParts ModelCall ModelCalls NoOutcome "
-        "NotCarriedOver Notes Outcome Pair Pairing PartOutcome Phase Player Proof ProofKey Rating RatingGroup "
-        "RescoreNote Result RewardLine RoleMean RoleStatus RoleToolCall RolloutFolder Rung RungOutcome "
-        "SandboxPart Score Settings Shard Statistics StepFolder StepProof StepRecord StepVerifier Summary "
-        "TaskChoice TaskId TaskPart ToolAudit Trajectory VerifierPart WholePlan WiderCheck WiderCounts "
-        "WithheldChange WorkKey Workspace always_wins identify labels "
-        "list_jobs outcome_of pair read_leaderboard read_lines read_messages read_model_calls read_rewards "
+        "ALWAYS_WIN AgentEnd AgentPart ArenaMessage ArenaPart ArenaRole ArenaStatistics Artifact Bounds "
+        "BranchOption BranchRecord CallAnswer CallParts CallPlace CallRetry CleanupFailure Counted CrossPlay "
+        "DamagedLine EarlierScore ErrorRecord Estimate Event Fidelity Isolation Job JobNode JobNodes JobPlaces "
+        "JobRecord JobRequest JobResults JsonLines Leaderboard LiveRollout MergedJob MessageFile MessagePart "
+        "MessageParts ModelCall ModelCalls NoOutcome NodeNote NotCarriedOver Notes Outcome Pair Pairing PartOutcome "
+        "Phase Player Proof ProofKey Rating RatingGroup RescoreNote Result RewardLine RoleMean RoleStatus "
+        "RoleToolCall RolloutFolder Rung RungOutcome SandboxPart Score Settings Shard Statistics StepFolder "
+        "StepProof StepRecord StepVerifier Summary TaskChoice TaskId TaskPart ToolAudit Trajectory VerifierPart "
+        "WholePlan WiderCheck WiderCounts WithheldChange WorkKey Workspace always_wins identify labels list_jobs "
+        "outcome_of pair read_leaderboard read_lines read_messages read_model_calls read_nodes read_rewards "
         "read_summary read_tool_calls read_trajectory schema work_key write_document"
     ),
 }

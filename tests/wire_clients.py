@@ -4,10 +4,9 @@ import json
 from contextlib import contextmanager
 
 import anyio
-import httpx2
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 from websockets.sync.client import connect
+
+from mcp_players import mcp_player
 
 
 class Talk:
@@ -46,11 +45,7 @@ def agent(mcp, drive):
     """What `drive` returns, given a client of the agent's port."""
 
     async def run():
-        headers = {"Authorization": f"Bearer {mcp.address['agent_token']}"} if mcp.address["agent_token"] else {}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=120) as http,
-            Client(streamable_http_client(mcp.address["agent_url"], http_client=http)) as client,
-        ):
+        async with mcp_player(mcp.address["agent_url"], mcp.address["agent_token"]) as client:
             return await drive(client)
 
     return anyio.run(run)

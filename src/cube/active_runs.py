@@ -35,6 +35,8 @@ class ActiveRun:
     expires_at: str | None
     engine: str | None = None
     """The command of the container engine whose containers outlive their owner; None if they do not."""
+    folder: str | None = None
+    """A folder that a killed owner may have left; its name is the run id."""
     owner: tuple[int, str] = field(default_factory=lambda: (os.getpid(), _started(os.getpid()) or ""))
     """Process id, and when that process started: ids are used again."""
 

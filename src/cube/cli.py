@@ -25,7 +25,6 @@ from cube.registry import GROUP, installed
 
 if TYPE_CHECKING:
     from cube.benchmark import BenchmarkConfig
-    from cube.findings import Findings
     from cube.server_process import Address
     from cube.serving import Doors
 
@@ -259,35 +258,34 @@ def _run(what: str, action: Callable[[], object]) -> None:
     metavar="N",
     help="How many tasks are played.  [default: 20, of which 3 may have a container]",
 )
+@click.option(
+    "--infra", type=click.Choice(["local"]), help="Launch the resources of the benchmark here: make(infra=…)."
+)
 @as_json
-def test(name: str, max_steps: int, tasks: tuple[str, ...], live: int | None, json_output: bool) -> None:
+def test(
+    name: str, max_steps: int, tasks: tuple[str, ...], live: int | None, infra: str | None, json_output: bool
+) -> None:
     """Check that a benchmark follows the contract.
 
     Metadata and configs of all tasks are checked. Some tasks are made and played, and the debug agents of the benchmark
     must reach reward 1. NAME is an installed benchmark, or the import path of a debug module.
     """
+    from cube import LocalInfraConfig
     from cube.conformance import check_benchmark
+    from cube.finding_report import print_findings, report
 
     with own_output_to_stderr():
         module = _debug_module(name)
         if tasks:
             _require_tasks(name, module, tasks)
-        findings = check_benchmark(module, max_steps=max_steps, tasks=tasks, live=live)
+        place = LocalInfraConfig() if infra is not None else None
+        findings = check_benchmark(module, max_steps=max_steps, tasks=tasks, live=live, infra=place)
     if json_output:
-        _print_json({"benchmark": name, **_report(findings)})
+        _print_json({"benchmark": name, **report(findings)})
     else:
-        _print_findings(name, findings)
+        print_findings(name, findings)
     if findings:
         click.get_current_context().exit(1)
-
-
-def _report(findings: Findings) -> dict[str, Any]:
-    from cube.conformance import CHECKS
-
-    checks = [{"id": check, "status": _status(check, findings), "rule": rule} for check, rule in CHECKS.items()]
-    rows = [{"check": f.check, "task_id": f.task_id, "also": list(f.also), "message": f.message} for f in findings]
-    played = [dataclasses.asdict(each) for each in findings.played]
-    return {"passed": not findings, "tasks": findings.tasks, "played": played, "checks": checks, "findings": rows}
 
 
 def _require_tasks(name: str, module: Any, tasks: tuple[str, ...]) -> None:
@@ -315,39 +313,6 @@ def _debug_module(name: str) -> Any:
         return importlib.import_module(path)
     except (Exception, SystemExit) as error:
         raise _Failed(f"The debug module '{path}' cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _status(check: str, findings: Findings) -> str:
-    if any(finding.check == check for finding in findings):
-        return "failed"
-    return "passed" if check in findings.checked else "not run"
-
-
-def _print_findings(name: str, findings: Findings) -> None:
-    from cube.conformance import CHECKS
-
-    colours = {"failed": "red", "passed": "green", "not run": "yellow"}
-    for check, rule in CHECKS.items():
-        status = _status(check, findings)
-        click.echo(f"{click.style(f'{status:8}', fg=colours[status])} {check:13} {rule}")
-    for finding in findings:
-        click.echo(f"\n{finding}")
-    click.echo()
-    if findings.played:
-        for played in findings.played:
-            steps = "1 step" if played.steps == 1 else f"{played.steps} steps"
-            click.echo(f"played {played.task_id}: reward {played.reward:g} in {steps}")
-        click.echo()
-    count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
-    click.echo(f"{name}: {count if findings else 'all checks passed'}{_how_many(findings)}")
-
-
-def _how_many(findings: Findings) -> str:
-    """How many of the tasks were played, so that nobody takes some for all."""
-    played = len(findings.played)
-    if not findings.tasks or (findings and not played):
-        return ""
-    return f"; {played} of {findings.tasks} {'task was' if findings.tasks == 1 else 'tasks were'} played"
 
 
 @commands.command()

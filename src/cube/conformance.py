@@ -14,14 +14,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from cube.benchmark import Benchmark, BenchmarkConfig
+from cube.benchmark import Benchmark, BenchmarkConfig, make_benchmark
 from cube.composite import CompositeBenchmarkConfig
 from cube.core import Observation
 from cube.differences import observation_difference
@@ -29,6 +29,7 @@ from cube.episodes import DebugAgent, DebugModule
 from cube.findings import Broken, Findings, require
 from cube.launches import stop_running, watched_launches
 from cube.replays import check_final_state, check_repeated, play, summary
+from cube.resource import InfraConfig
 from cube.seed import AbstractSeedGenerator
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
 from cube.task_rules import check_alone, check_json, reset
@@ -51,7 +52,7 @@ CHECKS: Final[dict[str, str]] = {
     "isolated": "tasks do not change each other",
     "episode": "the debug agent reaches reward 1",
     "close": "close() can be repeated and stops the container",
-    "containers": "no container is left running",
+    "containers": "no container or other resource is left running",
 }
 """Every rule that is checked, by id, in order."""
 
@@ -80,11 +81,12 @@ def check_benchmark(
     max_steps: int = 20,
     tasks: Sequence[str] = (),
     live: int | None = None,
+    infra: InfraConfig | None = None,
 ) -> Findings:
     """Check a benchmark. A debug module also provides agents that must reach reward 1.
 
     Of its tasks these are made and played: those named in `tasks`, or at most `live`. By default these are up to 20,
-    three of which have a container.
+    three of which have a container. `infra` launches the resources of the benchmark.
     """
     findings = Findings()
     agents: Callable[[str], DebugAgent] | None = None
@@ -104,13 +106,31 @@ def check_benchmark(
     findings.holds("metadata", None, _check_metadata, config)
     _check_static(config, findings)
     findings.holds("install", None, lambda: (config.install(), config.install()))
+    before = _active(infra)
     with watched_launches() as launched:
-        with findings.rule("setup"), config.make() as benchmark:
+        with findings.rule("setup"), make_benchmark(config, infra) as benchmark:
             _check_tasks(benchmark, agents, findings, max_steps, _chosen(config, tasks, live))
         with findings.rule("containers"):
             running = stop_running(launched)
+            left = _end_new(infra, before)
             require(not running, "containers are still running after everything was closed", ", ".join(running))
+            require(not left, "resources are still running after everything was closed", ", ".join(left))
     return findings
+
+
+def _active(infra: InfraConfig | None) -> dict[str, str]:
+    """What this process, as far as the infrastructure names it, has launched and not closed: run id to resource."""
+    runs = infra.list_active() if infra is not None else []
+    return {run["run_id"]: str(run.get("resource")) for run in runs if run.get("owner", [None])[0] == os.getpid()}
+
+
+def _end_new(infra: InfraConfig | None, before: Container[str]) -> list[str]:
+    """End what was launched meanwhile and not closed; the names of the resources."""
+    left = {run: name for run, name in _active(infra).items() if run not in before}
+    for run in left:
+        if infra is not None:
+            infra.cleanup(run)
+    return list(left.values())
 
 
 def _chosen(config: BenchmarkConfig[Any], tasks: Sequence[str], live: int | None) -> list[TaskConfig[Any]]:

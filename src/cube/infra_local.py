@@ -1,12 +1,14 @@
 """`LocalInfraConfig`: resources on this machine, in sandboxes that need no daemon, or in a container engine if asked.
 
-Nothing outlives its owner: sandboxes end with the process that launched them, and containers of an engine are found by
-their label and removed by the next `cleanup_stale`. Virtual machines are refused.
+Nothing outlives its owner: sandboxes and virtual machines end with the process that launched them, and containers of an
+engine are found by their label and removed by the next `cleanup_stale`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -29,20 +31,24 @@ from cube.resource import (
     ProvisionStatus,
     ResourceConfig,
     ResourceHandle,
+    ResourceNotReadyError,
     TaskContainerConfig,
     UnsupportedResourceType,
     VMResourceConfig,
 )
 from cube.services import launch_script
 from cube.services.service_container import LocalContainers, local_containers
+from cube.vm import VM, VMError, VMLaunchError
 
 LOCAL: Final = "local"
-_VM: Final = (
-    "virtual machines are not launched on this machine; pass an infrastructure that has them to make(infra=…), or "
-    "launch the machine yourself and pass its address to the benchmark"
+_EMULATION: Final = (
+    "LocalInfraConfig(enable_kvm=False), or CUBE_KVM=0 in the environment, emulates machines in software, "
+    "which is many times slower"
 )
-_LIVE: Final[dict[str, LocalHandle]] = {}
+_LIVE: Final[dict[str, ResourceHandle]] = {}
 """What this process has launched and not closed."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -60,8 +66,12 @@ class LocalHandle(ResourceHandle):
                 try:
                     end()
                 finally:
-                    _LIVE.pop(self.run_id, None)
-                    active_runs.forget(self.run_id)
+                    _forget(self.run_id)
+
+
+def _forget(run_id: str) -> None:
+    _LIVE.pop(run_id, None)
+    active_runs.forget(run_id)
 
 
 def _image_dir() -> Path:
@@ -76,7 +86,7 @@ class LocalInfraConfig(InfraConfig):
     network: Literal["public", "none"] = Field(
         default_factory=lambda: "none" if os.environ.get("CUBE_NETWORK") == "none" else "public"
     )
-    """Whether containers reach other machines, as those of an engine do."""
+    """Whether containers and virtual machines reach other machines, as those of an engine do."""
     base_image: str | None = Field(default_factory=lambda: os.environ.get("CUBE_BASE_IMAGE") or None)
     """Substitute for images that are not available: `host`, this machine's userland, or a registered image."""
     cpu_cores: int = 4
@@ -85,13 +95,20 @@ class LocalInfraConfig(InfraConfig):
     screen_width: int = 1920
     screen_height: int = 1080
     headless: bool = True
-    enable_kvm: bool = True
+    """Without a window on the display of this machine."""
+    enable_kvm: bool = Field(default_factory=lambda: os.environ.get("CUBE_KVM") != "0")
+    """Whether machines run with KVM; False emulates them in software, also those that ask for KVM."""
     image_dir: Path = Field(default_factory=_image_dir)
+    launch_timeout_seconds: float = 600
+    """How long a machine may take to become ready."""
 
     def fingerprint(self) -> str:
         return LOCAL if self.sandbox == LOCAL else f"{LOCAL}-{self.sandbox}"
 
     def capabilities(self) -> set[str]:
+        return self._of_containers() | ({"kvm"} if self._with_kvm() else set())
+
+    def _of_containers(self) -> set[str]:
         if self._unusable() is not None:
             return set()
         return {"docker", "network:egress"} if self.network == "public" else {"docker"}
@@ -101,7 +118,7 @@ class LocalInfraConfig(InfraConfig):
             self._check(resource)
         except (UnsupportedResourceType, IncompatibleInfraError) as error:
             return str(error)
-        lacking = sorted(resource.requirements() - self.capabilities())
+        lacking = sorted(resource.requirements() - self._of_containers() - {"kvm"})
         if not lacking:
             return None
         reason = self._unusable() if "docker" in lacking else None
@@ -121,23 +138,71 @@ class LocalInfraConfig(InfraConfig):
     def _containers(self) -> LocalContainers:
         return local_containers(self.sandbox, network=self.network, base_image=self.base_image)
 
+    def _with_kvm(self) -> bool:
+        from cube.qemu import qemu_host
+
+        return self.enable_kvm and qemu_host.missing_programs() is None and qemu_host.kvm_problem() is None
+
     # -- provisioning ---------------------------------------------------------------------------------------------
 
     def provision_status(self, resource: ResourceConfig) -> ProvisionStatus:
         """The image of a task's container is found when it is launched: nothing is recorded per task."""
+        if isinstance(resource, VMResourceConfig):
+            return "needs_provisioning" if self._disk(resource) is None else "ready"
         return "ready" if isinstance(resource, TaskContainerConfig) else super().provision_status(resource)
 
     def provision(self, resource: ResourceConfig) -> None:
         """Make the images of a resource available, and record what they are."""
         self._check(resource)
+        if isinstance(resource, VMResourceConfig):
+            if self._disk(resource) is None:
+                before, info = self.provision_info(resource), self._provide(resource)
+                self.register(resource, info)
+                self._remove_unused(before)
+            return
         containers = self._containers()
         self.register(resource, {"images": {name: containers.fetch(name) for name in _images(resource)}})
 
+    def _provide(self, resource: VMResourceConfig) -> dict[str, str]:
+        from cube.qemu.image_files import provide_image
+
+        if resource.source_url is None:
+            raise ResourceNotReadyError(
+                f"Resource '{resource.name}' has no source_url. Give one, or register the disk image of the machine: "
+                'infra.register(resource, {"image": "/path/to/disk.qcow2"}).'
+            )
+        return provide_image(resource.source_url, resource.source_hash, self.image_dir)
+
+    def _disk(self, resource: VMResourceConfig) -> Path | None:
+        """The disk image that was provisioned or registered; None if there is none, or if it is of another source."""
+        from cube.qemu.image_source import is_of
+
+        info = self.provision_info(resource) or {}
+        image, source = info.get("image"), info.get("source")
+        if not isinstance(image, str) or not Path(image).is_file():
+            return None
+        if source is not None and not is_of(str(source), resource.source_url, resource.source_hash):
+            return None
+        return Path(image)
+
     def unprovision(self, resource: ResourceConfig) -> None:
-        """Forget the record; images are shared and stay."""
+        """Forget the record, and remove the disk image of a machine; images of containers are shared and stay."""
         from cube.provision_store import ProvisionStore, provision_key
 
+        info = self.provision_info(resource)
         ProvisionStore().delete(provision_key(resource, self))
+        if isinstance(resource, VMResourceConfig):
+            self._remove_unused(info)
+
+    def _remove_unused(self, info: dict[str, Any] | None) -> None:
+        """Remove a disk image that was provisioned, unless it was registered or another record has it too."""
+        from cube.provision_store import ProvisionStore
+        from cube.qemu.image_files import remove_image
+
+        if info is None or info.get("source") is None:
+            return
+        if not any(other.get("image") == info.get("image") for _, other in ProvisionStore().list()):
+            remove_image(str(info.get("image")), self.image_dir)
 
     # -- launching ------------------------------------------------------------------------------------------------
 
@@ -146,25 +211,38 @@ class LocalInfraConfig(InfraConfig):
         self._check(resource)
         created = datetime.now(UTC)
         expires = created + timedelta(seconds=self.default_ttl_seconds)
-        handle = LocalHandle(run_id=uuid4().hex, resource=resource, infra=self, created_at=created, expires_at=expires)
+        run_id = uuid4().hex
+        about: dict[str, Any] = {
+            "run_id": run_id, "resource": resource, "infra": self, "created_at": created, "expires_at": expires
+        }  # fmt: skip
         engine = self.sandbox if self._scripted(resource) and self.sandbox != LOCAL else None
+        folder = str(self._run_folder(run_id)) if isinstance(resource, VMResourceConfig) else None
         active_runs.note(
             ActiveRun(
-                handle.run_id, resource.name, self.fingerprint(), created.isoformat(), expires.isoformat(), engine
+                run_id, resource.name, self.fingerprint(), created.isoformat(), expires.isoformat(), engine, folder
             )
         )
         try:
-            self._start(resource, handle)
+            handle = (
+                self._started_machine(resource, about)
+                if isinstance(resource, VMResourceConfig)
+                else self._started(resource, LocalHandle(**about))
+            )
         except BaseException:
-            active_runs.forget(handle.run_id)
+            active_runs.forget(run_id)
             raise
-        _LIVE[handle.run_id] = handle
+        _LIVE[run_id] = handle
         return handle
+
+    def _run_folder(self, run_id: str) -> Path:
+        """For the disk of a machine until it runs; beside the images, since it may grow as large."""
+        return self.image_dir.absolute() / "runs" / run_id
 
     def _check(self, resource: ResourceConfig) -> None:
         """Refuse what cannot be honoured, before anything starts."""
         if isinstance(resource, VMResourceConfig):
-            raise UnsupportedResourceType(self, resource, f"{_kvm()}{_VM}")
+            self._check_machine(resource)
+            return
         if not isinstance(resource, DockerImageConfig | DockerServiceConfig):
             raise UnsupportedResourceType(self, resource)
         if "gpu:nvidia" in resource.requirements():
@@ -180,11 +258,27 @@ class LocalInfraConfig(InfraConfig):
                 self, resource, f"the volumes {', '.join(filled)} are filled from archives, which is not supported"
             )
 
+    def _check_machine(self, resource: VMResourceConfig) -> None:
+        from cube.qemu import qemu_host
+
+        if resource.bootstrap_script_extra is not None:
+            raise UnsupportedResourceType(
+                self, resource, "`bootstrap_script_extra` is for machines that run a script when they are set up"
+            )
+        if (missing := qemu_host.missing_programs()) is not None:
+            raise IncompatibleInfraError(f"Resource '{resource.name}' is a virtual machine, and {missing}.")
+        if self.enable_kvm and resource.requires_kvm and (problem := qemu_host.kvm_problem()) is not None:
+            raise IncompatibleInfraError(f"Resource '{resource.name}' needs KVM, and {problem}. {_EMULATION}.")
+        if not self.headless and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            raise IncompatibleInfraError(
+                f"Resource '{resource.name}' needs a display because of headless=False, and this process has none."
+            )
+
     @staticmethod
     def _scripted(resource: ResourceConfig) -> bool:
         return isinstance(resource, DockerServiceConfig) and not isinstance(resource, TaskContainerConfig)
 
-    def _start(self, resource: ResourceConfig, handle: LocalHandle) -> None:
+    def _started(self, resource: ResourceConfig, handle: LocalHandle) -> ResourceHandle:
         if isinstance(resource, DockerImageConfig | TaskContainerConfig):
             fields = {"image", "ram_gb", "cpu_cores", "disk_gb", "gpu", "ports"}
             container = self._containers().launch(ContainerConfig(**resource.model_dump(include=fields)))
@@ -193,6 +287,7 @@ class LocalInfraConfig(InfraConfig):
         elif isinstance(resource, DockerServiceConfig):
             self._start_services(resource, handle)
         handle.endpoint = next(iter(handle.endpoints.values()), None)
+        return handle
 
     def _start_services(self, resource: DockerServiceConfig, handle: LocalHandle) -> None:
         if not resource.launch_script.strip():
@@ -215,6 +310,30 @@ class LocalInfraConfig(InfraConfig):
                 f"Resource '{resource.name}' was launched, but nothing listens on the ports of {', '.join(silent)}."
             )
         handle.endpoints = {name: f"http://localhost:{port}" for name, port in resource.services.items()}
+
+    def _started_machine(self, resource: VMResourceConfig, about: dict[str, Any]) -> VM:
+        from cube.qemu.local_vm import LocalVM
+        from cube.qemu.machine_command import MachineSettings
+
+        disk = self._disk(resource)
+        if disk is None:
+            raise ResourceNotReadyError(resource, self)
+        fields = {"cpu_cores", "ram_gb", "screen_width", "screen_height", "headless", "network"}
+        settings = MachineSettings(**self.model_dump(include=fields), accelerator="kvm" if self._with_kvm() else "tcg")
+        if settings.accelerator == "tcg":
+            logger.warning("The machine '%s' is emulated in software, which is slow.", resource.name)
+        machine = LocalVM(**about)
+        machine._ended = lambda: _forget(machine.run_id)
+        try:
+            machine.start(settings, disk, self._run_folder(machine.run_id))
+            machine.wait(self.launch_timeout_seconds)
+        except VMError as error:
+            machine.stop()
+            raise VMLaunchError(f"Resource '{resource.name}' cannot be launched: {error}") from error
+        except BaseException:
+            machine.stop()
+            raise
+        return machine
 
     # -- what runs ------------------------------------------------------------------------------------------------
 
@@ -254,9 +373,11 @@ class LocalInfraConfig(InfraConfig):
 
 
 def _remove(run: ActiveRun) -> None:
-    """End what an owner left: sandboxes ended with it, containers of an engine did not."""
+    """End what an owner left: sandboxes and machines ended with it, containers of an engine did not."""
     if run.engine is not None:
         launch_script.remove_from_engine(run.run_id, run.engine)
+    if run.folder is not None and Path(run.folder).name == run.run_id:
+        shutil.rmtree(run.folder, ignore_errors=True)
     active_runs.forget(run.run_id)
 
 
@@ -264,7 +385,3 @@ def _images(resource: ResourceConfig) -> list[str]:
     if isinstance(resource, DockerImageConfig):
         return [resource.image]
     return list(resource.docker_images) if isinstance(resource, DockerServiceConfig) else []
-
-
-def _kvm() -> str:
-    return "" if Path("/dev/kvm").exists() else "this machine has no /dev/kvm, and "

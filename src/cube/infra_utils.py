@@ -8,6 +8,8 @@ import subprocess
 import time
 from typing import Final
 
+from cube import leash
+
 _READY_SEC: Final = 30.0
 _ATTEMPTS: Final = 3
 
@@ -25,7 +27,8 @@ def open_tunnel(
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Forward a free port of this machine to one of another machine, by SSH; the process and the port.
 
-    The caller ends the process. It is a `ConnectionError` if the port cannot be forwarded.
+    The caller ends the process, which does not outlive this one. It is a `ConnectionError` if the port cannot be
+    forwarded.
     """
     ssh = shutil.which("ssh")
     if ssh is None:
@@ -36,7 +39,7 @@ def open_tunnel(
         words = [ssh, "-N", "-i", private_key, "-L", f"127.0.0.1:{port}:127.0.0.1:{remote_port}"]
         for option in ("BatchMode=yes", "ExitOnForwardFailure=yes", "StrictHostKeyChecking=accept-new"):
             words += ["-o", option]
-        process = subprocess.Popen([*words, f"{user}@{host}"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = leash.start([*words, f"{user}@{host}"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if _opens(process, port):
             return process, port
         process.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from cube.benchmark import make_benchmark
 from cube.conformance import CHECKS, check_benchmark, check_task
 from cube.core import Observation
 from cube.differences import observation_difference
@@ -22,6 +23,7 @@ from cube.episodes import (
     run_debug_suite,
 )
 from cube.findings import Finding
+from cube.resource import InfraConfig
 from cube.task import TaskConfig
 
 __all__ = [
@@ -44,11 +46,11 @@ __all__ = [
 RESET_REPRO_OBS_MISMATCH_MSG = "Two tasks made from one config start with different observations"
 
 
-def check_reset_reproducibility(module: DebugModule) -> tuple[bool, str, str]:
+def check_reset_reproducibility(module: DebugModule, *, infra: InfraConfig | None = None) -> tuple[bool, str, str]:
     """Reset two tasks of the first config in parallel; return whether they agree, a message, and the difference."""
     config = module.get_debug_benchmark()
     config.install()
-    with config.make() as benchmark:
+    with make_benchmark(config, infra) as benchmark:
         task_config = next(iter(config.get_task_configs()), None)
         if task_config is None:
             return False, f"Benchmark '{config.name}' has no tasks", ""

@@ -1,6 +1,6 @@
 """The contract of virtual machines with a screen: settings, who starts them, and how they are used.
 
-Nothing here starts one. A package that does implements `VMBackend`.
+`LocalInfraConfig` launches such machines on this machine. A package that starts them elsewhere implements `VMBackend`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,14 @@ from abc import ABC, abstractmethod
 
 from cube.resource_handle import ResourceHandle
 from cube.typed import TypedBaseModel
+
+
+class VMError(RuntimeError):
+    """Base class of errors of virtual machines, and of their disk images."""
+
+
+class VMLaunchError(VMError):
+    """The machine did not start, or did not become ready."""
 
 
 class VMConfig(TypedBaseModel):

@@ -7,11 +7,12 @@ import anyio
 import pytest
 
 from benchflow.agents import AgentLimits, create_agent
-from benchflow.agents.acp import acp_session, transport
+from benchflow.agents.acp import transport
 from benchflow.errors import AgentFailure, UsageError
 from benchflow.files.redaction import MARK, Redactor
 
 pytestmark = pytest.mark.anyio
+CANCEL_GRACE = "benchflow.agents.acp.acp_session.CANCEL_GRACE_SEC"  # by name, because the SDK loads for a second
 
 
 @pytest.fixture(autouse=True)
@@ -150,13 +151,13 @@ async def test_a_flood_of_updates_ends_the_agent(opened, raw, monkeypatch):
 
 
 async def test_an_agent_that_asks_without_listening_is_not_heard_any_more(opened, raw, monkeypatch):
-    monkeypatch.setattr(acp_session, "CANCEL_GRACE_SEC", 0.3)
+    monkeypatch.setattr(CANCEL_GRACE, 0.3)
     [result] = await opened(raw("flood-requests"), "", timeout=1.5)
     assert (result.stop_reason, result.timed_out) == ("timeout", True)
 
 
 async def test_silence_ends_a_turn_and_cancel_may_be_ignored(opened, raw, recorder, inside, monkeypatch):
-    monkeypatch.setattr(acp_session, "CANCEL_GRACE_SEC", 0.3)
+    monkeypatch.setattr(CANCEL_GRACE, 0.3)
     [result] = await opened(raw("hang"), "", limits=AgentLimits(idle_timeout_sec=0.5))
     assert (result.stop_reason, result.timed_out, result.text) == ("timeout", True, "I will think about it")
     [event] = recorder.of("agent_timeout")
@@ -185,7 +186,7 @@ async def test_silence_during_a_tool_call_is_not_held_against_the_agent(opened, 
 
 
 async def test_time_that_is_over_ends_everything_the_turn_started(opened, raw, recorder, inside, monkeypatch):
-    monkeypatch.setattr(acp_session, "CANCEL_GRACE_SEC", 0.3)
+    monkeypatch.setattr(CANCEL_GRACE, 0.3)
     [result] = await opened(raw("children", "hang"), "1000", timeout=1.0)
     assert (result.stop_reason, result.timed_out) == ("timeout", True)
     assert recorder.of("agent_timeout")[0]["timeout_sec"] == 1.0
@@ -219,7 +220,7 @@ async def test_a_cancelled_turn_leaves_no_process(raw, context, inside):
     ],
 )
 async def test_limits_cut_a_turn_off(opened, raw, how, limits, stop, monkeypatch):
-    monkeypatch.setattr(acp_session, "CANCEL_GRACE_SEC", 0.3)
+    monkeypatch.setattr(CANCEL_GRACE, 0.3)
     [result] = await opened(raw(how), "30", limits=limits)
     assert (result.stop_reason, result.timed_out) == (stop, False)
 

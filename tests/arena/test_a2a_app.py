@@ -12,6 +12,11 @@ from benchflow.arena.a2a_types import Reply
 pytestmark = pytest.mark.anyio
 
 
+def plain_http(**settings):
+    """A client that loads no certificates."""
+    return httpx.AsyncClient(verify=False, **settings)
+
+
 def call(method, params=None, **more):
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}, **more}
 
@@ -36,7 +41,7 @@ class Waits:
 
 
 async def test_a_server_lets_in_only_who_has_the_token_and_no_web_page():
-    async with served(Says("x"), token="secret") as url, httpx.AsyncClient(base_url=url) as http:
+    async with served(Says("x"), token="secret") as url, plain_http(base_url=url) as http:
         for headers, status in (
             ({}, 401),
             ({"Authorization": "Bearer wrong"}, 401),
@@ -45,13 +50,13 @@ async def test_a_server_lets_in_only_who_has_the_token_and_no_web_page():
         ):
             for path in ("/.well-known/agent-card.json", "/.well-known/agent.json"):
                 assert (await http.get(path, headers=headers)).status_code == status
-    async with served(Says("x")) as url, httpx.AsyncClient(base_url=url) as http:
+    async with served(Says("x")) as url, plain_http(base_url=url) as http:
         rebound = await http.post("/", json=call("SendMessage", message()), headers={"Host": "evil.example"})
         assert rebound.status_code == 421
 
 
 async def test_a_path_that_cannot_be_guessed_is_the_only_way_in():
-    async with served(Says("x"), prefix="/s3cret") as url, httpx.AsyncClient() as http:
+    async with served(Says("x"), prefix="/s3cret") as url, plain_http() as http:
         assert (await http.get(f"{url}/.well-known/agent-card.json")).json()["url"] == f"{url}/"
         for address in (url, f"{url}/"):
             assert "result" in (await http.post(address, json=call("SendMessage", message()))).json()
@@ -85,7 +90,7 @@ async def test_a_path_that_cannot_be_guessed_is_the_only_way_in():
     ],
 )
 async def test_a_wrong_request_gets_its_code_and_a_sentence(body, code):
-    async with served(Says("x"), max_body=4000) as url, httpx.AsyncClient() as http:
+    async with served(Says("x"), max_body=4000) as url, plain_http() as http:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         answer = (await http.post(url, content=content)).json()
         assert answer["error"]["code"] == code
@@ -93,7 +98,7 @@ async def test_a_wrong_request_gets_its_code_and_a_sentence(body, code):
 
 
 async def test_other_versions_and_unknown_paths_are_refused():
-    async with served(Says("x")) as url, httpx.AsyncClient(base_url=url) as http:
+    async with served(Says("x")) as url, plain_http(base_url=url) as http:
         newer = await http.post("/", json=call("SendMessage", message()), headers={"A2A-Version": "2.0"})
         assert newer.json()["error"]["code"] == -32009
         assert (await http.post("/message:shout", json=message())).status_code == 404
@@ -104,7 +109,7 @@ async def test_other_versions_and_unknown_paths_are_refused():
 
 async def test_a_task_can_be_asked_for_joined_listed_and_cancelled():
     waiting = Waits()
-    async with served(waiting) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with served(waiting) as url, plain_http(base_url=url, timeout=30) as http:
         config = {"configuration": {"returnImmediately": True}}
         begun = (await http.post("/", json=call("SendMessage", message(contextId="c") | config))).json()["result"][
             "task"
@@ -139,7 +144,7 @@ async def _join(http, task_id, lines, began):
 async def test_a_task_that_waits_for_its_client_takes_another_message():
     waiting = Waits()
     waiting.go.set()
-    async with served(waiting) as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with served(waiting) as url, plain_http(base_url=url, timeout=30) as http:
         first = (await http.post("/", json=call("SendMessage", message("ask")))).json()["result"]["task"]
         assert first["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         more = message("go on", taskId=first["id"], contextId=first["contextId"])
@@ -163,7 +168,7 @@ async def test_a_failing_agent_tells_its_client_nothing_and_its_owner_everything
             pass
 
     for begin in (True, False):
-        async with served(Crashes(begin=begin), told=told.append) as url, httpx.AsyncClient() as http:
+        async with served(Crashes(begin=begin), told=told.append) as url, plain_http() as http:
             for method in ("SendMessage", "SendStreamingMessage", "message/send"):
                 answer = await http.post(url, json=call(method, message()))
                 assert "failed" in answer.text.lower()
@@ -172,12 +177,12 @@ async def test_a_failing_agent_tells_its_client_nothing_and_its_owner_everything
 
 
 async def test_answers_have_a_limit_in_time_and_in_number():
-    async with served(Waits(), time_limit=0.2) as url, httpx.AsyncClient() as http:
+    async with served(Waits(), time_limit=0.2) as url, plain_http() as http:
         answer = (await http.post(url, json=call("SendMessage", message()))).json()["result"]["task"]["status"]
         assert answer["state"] == "TASK_STATE_FAILED"
         assert "exceeded its limit of 0.2 s" in answer["message"]["parts"][0]["text"]
     waiting = Waits()
-    async with served(waiting, most_running=1) as url, httpx.AsyncClient() as http:
+    async with served(waiting, most_running=1) as url, plain_http() as http:
         config = {"configuration": {"returnImmediately": True}}
         await http.post(url, json=call("SendMessage", message() | config))
         crowded = (await http.post(url, json=call("SendMessage", message()))).json()
@@ -197,6 +202,6 @@ async def test_a_task_with_too_many_updates_still_tells_how_it_ended(monkeypatch
         async def cancel(self, context_id):
             pass
 
-    async with served(Chatters()) as url, httpx.AsyncClient() as http:
+    async with served(Chatters()) as url, plain_http() as http:
         streamed = await http.post(url, json=call("SendStreamingMessage", message()))
         assert "TASK_STATE_COMPLETED" in streamed.text.strip().splitlines()[-1]

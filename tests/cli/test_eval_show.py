@@ -8,10 +8,11 @@ import time
 
 import pytest
 
+from benchflow.cli.terminal import printable
 from benchflow.files.redaction import NO_SECRETS
-from benchflow.record import AgentPart, ErrorRecord, RolloutFolder, SandboxPart, Trajectory
+from benchflow.record import AgentPart, ErrorRecord, NodeNote, Notes, RolloutFolder, SandboxPart, Trajectory
 from loaded_commands import BENCH, bench
-from made_jobs import add_calls, arena_job
+from made_jobs import add_calls, add_nodes, add_rollout, arena_job, made_result, open_job
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\u202e\x9bb"
 
@@ -164,6 +165,39 @@ def test_tables_fit_the_terminal_as_far_as_they_can(job, tmp_path, in_terminal, 
     code, shown = in_terminal(["eval", "show", "one"], columns=columns)
     row = next(line for line in shown.splitlines() if line.startswith("acme/test"))
     assert (code, len(row) <= max(columns, 70)) == (0, True)
+
+
+def test_nodes_are_watched_while_their_job_runs_and_not_once_its_driver_is_gone(tmp_path):
+    store = open_job(tmp_path / "jobs", "far", 3)
+    add_nodes(store, HOSTILE)
+    seen = bench("eval", "watch", "far", "--once", cwd=tmp_path).stdout
+    assert [line.split("  ")[1] for line in seen.splitlines()[1:4]] == [
+        "node gone: lost; It does not answer. " + printable(HOSTILE),
+        "node fast: 1 running, 4 done, 31.2 of 62.5 GB of memory free, 87.9 GB of disk free, clock 3.5 s behind",
+        "1 waiting for a node: node fast has 8 of 8 processors reserved",
+    ]
+    assert "acme/far, attempt 2 on fast" in seen.splitlines()[4]
+    assert "\x1b" not in seen
+    look = json.loads(bench("eval", "watch", "far", "--json", cwd=tmp_path).stdout)
+    assert [(node["name"], node["state"], node["running"]) for node in look["nodes"]] == [
+        ("fast", "ready", 1),
+        ("gone", "lost", 0),
+    ]
+    assert ([rollout["node"] for rollout in look["rollouts"]], look["waiting"]) == (["fast"], 1)
+    store.close()
+    assert bench("eval", "watch", "far", "--once", cwd=tmp_path).stdout == "0 of 3 done, 0 running\n"
+    look = json.loads(bench("eval", "watch", "far", "--json", cwd=tmp_path).stdout)
+    assert (look["rollouts"], "nodes" in look) == ([], False)
+
+
+def test_a_rollout_says_on_which_node_it_ran_and_whether_its_times_can_be_compared(tmp_path):
+    store = open_job(tmp_path / "jobs", "far", 2)
+    for name, note in (("r0", NodeNote("fast")), ("r1", NodeNote("slow", -90.0))):
+        add_rollout(store, name, made_result(f"acme/{name}", notes=Notes(node=note)))
+    store.close()
+    shown = [bench("eval", "show", "far", "--rollout", name, cwd=tmp_path).stdout for name in ("r0", "r1")]
+    assert "2026-11-16T09:14:02.020Z, on node fast\n" in shown[0]
+    assert "2026-11-16T09:14:02.020Z, on node slow, whose clock was 90 s behind\n" in shown[1]
 
 
 @pytest.mark.sandbox

@@ -7,12 +7,12 @@ import subprocess
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from benchflow.cli.rollouts.rollout_view import result_lines
-from benchflow.record import Notes, schema
+from benchflow.record import Notes
 from loaded_commands import BENCH
+from written_documents import check_fits
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_the_record_is_printed_and_kept(bench, package, tmp_path):
     done = bench("run", package(), "--json", "--out", tmp_path / "results")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schema("result"))
+    check_fits(document, "result")
     assert (document["status"], document["reward"], document["agent"]["name"]) == ("scored", 1.0, "oracle")
     assert document["task"]["path"] == str(tmp_path / "task")
     (folder,) = (tmp_path / "results").iterdir()

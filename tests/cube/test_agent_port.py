@@ -2,20 +2,16 @@
 
 import json
 import socket
-from contextlib import asynccontextmanager
 
 import anyio
 import httpx
-import httpx2
 import pytest
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
 
 from counter_cube.benchmark import CounterBenchmarkConfig
 from cube.client import RpcError, TaskClient, UnscoredError
 from cube.core import Action
 from cube.server import make_benchmark_rpc_server, make_task_rpc_server
+from mcp_players import mcp_error, mcp_player
 
 pytestmark = pytest.mark.slow
 
@@ -100,14 +96,8 @@ def odd_server(tmp_path_factory):
             yield process.address
 
 
-@asynccontextmanager
-async def connected(address):
-    headers = {"Authorization": f"Bearer {address.agent_token}"} if address.agent_token else {}
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=30) as http,
-        Client(streamable_http_client(address.agent_url, http_client=http)) as client,
-    ):
-        yield client
+def connected(address):
+    return mcp_player(address.agent_url, address.agent_token, timeout=30)
 
 
 def play(address, *calls):
@@ -147,7 +137,7 @@ def test_a_stock_mcp_client_learns_the_objective_acts_and_learns_the_end(server,
             refused = await client.call_tool("read", {})
             assert (refused.is_error, refused.content[0].text) == (True, OVER.format("the task is finished"))
             for wrong in (client.read_resource("task://solution"), client.get_prompt("solution")):
-                with pytest.raises(MCPError, match="Unknown"):
+                with pytest.raises(mcp_error(), match="Unknown"):
                     await wrong
 
     harness.reset("up-3")
@@ -283,7 +273,7 @@ def test_actions_that_cannot_be_listed_tell_the_agent_nothing_else(odd_server):
                 await client.list_tools()
 
         with pytest.RaisesGroup(
-            pytest.RaisesExc(MCPError, match="^The environment failed to list its actions.$"), flatten_subgroups=True
+            pytest.RaisesExc(mcp_error(), match="^The environment failed to list its actions.$"), flatten_subgroups=True
         ):
             anyio.run(drive)
 

@@ -62,6 +62,18 @@ def test_test_passes_for_a_good_cube():
     assert (result.exit_code, "all checks passed" in result.output) == (0, True)
 
 
+def test_resources_are_launched_if_an_infrastructure_is_named(monkeypatch):
+    import counter_cube.debug
+    from cube.resource import VMResourceConfig
+
+    config = counter_cube.debug.get_debug_benchmark()
+    config.resources = [VMResourceConfig(name="desktop", bootstrap_script_extra="x")]
+    monkeypatch.setattr(counter_cube.debug, "get_debug_benchmark", lambda: config)
+    assert cube("test", "counter-cube", "--live", "1").exit_code == 0
+    refused = cube("test", "counter-cube", "--infra", "local")
+    assert (refused.exit_code, "does not support VMResourceConfig 'desktop'" in refused.output) == (1, True)
+
+
 def test_every_broken_rule_changes_the_exit_code(monkeypatch):
     from counter_cube.task import CounterTask
 
@@ -199,6 +211,7 @@ def odd(site, *arguments, stdout=subprocess.PIPE):
     return subprocess.run(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_benchmarks_that_cannot_be_loaded_are_listed_with_their_reason(odd_site):
     result = odd(odd_site, "list", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)["benchmarks"]}

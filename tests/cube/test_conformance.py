@@ -1,5 +1,6 @@
 """Authors are told which rule their task breaks, and nothing raises for it."""
 
+import os
 import types
 
 import pytest
@@ -12,6 +13,7 @@ from counter_cube.task import CounterTask, CounterTaskConfig
 from counter_cube.tool import CounterTool
 from cube.benchmark import BenchmarkConfig
 from cube.core import Action, Observation
+from cube.resource import InfraConfig, ResourceHandle, VMResourceConfig
 from cube.testing import (
     CHECKS,
     aggregate_profiling,
@@ -249,3 +251,61 @@ def test_resets_that_differ_between_two_tasks_are_shown(monkeypatch):
     ok, message, difference = check_reset_reproducibility(counter_cube.debug)
     assert (ok, "different observations" in message) == (False, True)
     assert difference.startswith("contents[0].data: 'goal ")
+
+
+class Machine(ResourceHandle):
+    def close(self):
+        self.infra.running.pop(self.run_id, None)
+
+
+class Place(InfraConfig):
+    """Launches nothing real, and knows what was not closed."""
+
+    running: dict[str, str] = {}
+
+    def fingerprint(self):
+        return "place"
+
+    def capabilities(self):
+        return {"kvm"}
+
+    def provision(self, resource):
+        self.register(resource, {})
+
+    def launch(self, resource):
+        self.running[f"run-{len(self.running)}"] = resource.name
+        return Machine(run_id=f"run-{len(self.running) - 1}", resource=resource, infra=self)
+
+    def list_active(self, run_id=None):
+        return [{"run_id": run, "resource": name, "owner": (os.getpid(), "")} for run, name in self.running.items()]
+
+    def cleanup(self, run_id):
+        del self.running[run_id]
+
+    def cleanup_stale(self, max_age_seconds=None):
+        return []
+
+
+class Desktop(CounterBenchmark):
+    def _setup(self):
+        self.machine = self._infra.launch(self.config.resources[0])
+
+    def close(self):
+        if self.config.closes:
+            self.machine.close()
+
+
+class DesktopConfig(CounterBenchmarkConfig):
+    benchmark_class = Desktop
+    closes: bool = True
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_resource_that_a_benchmark_does_not_close_is_found_and_ended(closes, tmp_path, monkeypatch):
+    monkeypatch.setattr("cube.provision_store._DEFAULT_STORE_DIR", tmp_path)
+    config = DesktopConfig(closes=closes, resources=[VMResourceConfig(name="desktop", scope="benchmark")])
+    place = Place(running={"run-0": "of somebody else"})
+    findings = check_benchmark(config, infra=place)
+    assert place.running == {"run-0": "of somebody else"}
+    assert checks(findings) == ([] if closes else ["containers"])
+    assert closes or "resources are still running after everything was closed: desktop" in findings[0].message

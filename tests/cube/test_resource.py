@@ -221,7 +221,7 @@ def test_replacing_a_record_is_reported(caplog):
 @pytest.mark.parametrize(
     ("resource", "message"),
     [
-        (VMResourceConfig(name="vm"), "virtual machines are not launched on this machine"),
+        (VMResourceConfig(name="vm", bootstrap_script_extra="x"), "does not support VMResourceConfig 'vm'"),
         (DockerImageConfig(name="gpu", image="x", gpu=True), "needs a GPU"),
         (ResourceConfig(name="else"), "does not support ResourceConfig 'else'"),
         (DockerImageConfig(name="tar", image="x", source_url="http://x"), "`source_url` is for virtual machines"),

@@ -16,7 +16,6 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
-from mcp.client import Client
 
 from cube.cli import main
 from cube.client import TaskClient
@@ -196,6 +195,8 @@ def test_wrong_tokens_hosts_and_ports_are_refused_in_one_sentence(refused, tmp_p
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_without_tokens_a_stock_client_plays_on_loopback(host):
+    from mcp.client import Client
+
     async def drive(url):
         async with Client(url) as client:
             return [block.text for block in (await client.call_tool("increment", {})).content]

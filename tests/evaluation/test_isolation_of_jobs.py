@@ -4,14 +4,14 @@ import contextlib
 import io
 import json
 
-import jsonschema
 import pytest
 
 from benchflow.cli import main
 from benchflow.cli.arguments import ISOLATIONS
 from benchflow.evaluation.statistics import Sample, summarise
-from benchflow.record import TaskId, schema
+from benchflow.record import TaskId
 from benchflow.task.config.task_config import AUTO, RUNGS
+from written_documents import check_fits
 
 SYSTEM = "if [ -f /etc/answer ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
 SPLIT = {
@@ -68,7 +68,7 @@ def test_a_summary_says_how_many_rollouts_ran_at_which_rung(bench, write):
     write("native", NATIVE)
     write("without", {**SPLIT, "task.toml": "version = '1.0'\n[task]\nname = 't/without'\n", "solution/solve.sh": ""})
     summary = bench.job("all", "--attempts", "2", agent="nop")
-    jsonschema.validate(summary, schema("summary"))
+    check_fits(summary, "summary")
     assert summary["isolation"] == {"shared": 2, "system": 2, "open": 2}
     assert summary["wider"] == {"checked": 0, "higher": 0}
     _, text = bench("eval", "show", "all")

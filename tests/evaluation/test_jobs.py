@@ -8,11 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from benchflow.record import schema
 from loaded_commands import BENCH, bench
+from written_documents import check_fits
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
 LOCAL = ["--sandbox", "local", "--base-image", "host"]
@@ -51,7 +50,7 @@ def test_the_oracle_solves_and_nothing_does_not(tasks):
     assert (nothing["total"], nothing["mean_reward"]["value"]) == (6, 0.0)
     for summary in (oracle, nothing):
         for line in summary["results"]:
-            jsonschema.validate(line, schema("result"))
+            check_fits(line, "result")
             folder = tasks / "jobs" / summary["job"] / "rollouts" / line["rollout"]
             record = json.loads((folder / "result.json").read_text())
             assert record == {key: value for key, value in line.items() if key != "rollout"}
@@ -126,7 +125,7 @@ def test_cubes_run_in_the_same_engine(tmp_path):
     names = {line["task"]["name"] for line in summary["results"]}
     assert "counter-cube/far-100" in names
     for line in summary["results"]:
-        jsonschema.validate(line, schema("result"))
+        check_fits(line, "result")
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ import signal
 import subprocess
 import time
 
-import jsonschema
 import pytest
 
 from benchflow.cli import main
-from benchflow.record import schema
 from loaded_commands import BENCH
+from written_documents import check_fits
 
 SANDBOX = ["local"]
 """Where jobs of the running test are run: in memory, unless it is marked `sandbox`."""
@@ -99,7 +98,7 @@ def test_a_changed_verifier_scores_again_and_the_earlier_verdict_stays(tmp_path)
     written = lines(tmp_path)
     assert len(written) == 8
     for line in written[4:]:
-        jsonschema.validate(line, schema("result"))
+        check_fits(line, "result")
         folder = tmp_path / "jobs/job/rollouts" / line["rollout"]
         assert json.loads((folder / "result.json").read_text())["reward"] == 0.0
         new = folder / line["rescore"]["folder"]

@@ -4,19 +4,18 @@ import json
 import shutil
 from dataclasses import replace
 
-import jsonschema
 import pytest
 
 from benchflow.evidence.evidence_folder import write_evidence
 from benchflow.evidence.prove import ProveOptions, prove_package
 from benchflow.evidence.trial_stage import StageOptions
 from benchflow.files import atomic
-from benchflow.record import schema
 from benchflow.record.evidence import AuditReport, FamilyReport, read_proof_report
 from benchflow.task.checks import check_package
 from benchflow.task.checks.acceptance_level import check_evidence
 from benchflow.task.checks.pins import pinnable_hashes
 from benchflow.task.package import load_package
+from written_documents import check_fits
 
 pytestmark = pytest.mark.anyio
 CALIBRATED = {
@@ -56,7 +55,7 @@ async def test_declared_evidence_with_all_kinds_of_cases_is_accepted(proven):
     assert load_package(folder).content_digest == before
     read = read_proof_report(folder / "evidence/acceptance")
     assert replace(read, files={}) == report
-    jsonschema.validate(read.to_dict(), schema("proof-report"))
+    check_fits(read.to_dict(), "proof-report")
 
 
 async def test_writing_again_changes_nothing(proven):

@@ -39,6 +39,7 @@ async def tried(folder, backend, family):
         return await Battery(stage, seen, Bounds()).try_family(load_families((family,))[family])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_a_judge_that_obeys_the_work_is_broken_and_one_that_grades_it_holds(
     make_package, backend, family, monkeypatch

@@ -79,6 +79,7 @@ def test_a_worker_finds_it_where_its_variable_says(tmp_path, monkeypatch, store,
     assert made(text).id == "acme/found"
 
 
+@pytest.mark.slow
 def test_other_processes_of_the_user_find_it_where_it_was_listed(tmp_path):
     text = listed(fill(tmp_path / "p"))
     script = (

@@ -6,14 +6,12 @@ import time
 from pathlib import Path
 
 import anyio
-import httpx2
 import pytest
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from benchflow.gym import PackageBenchmarkConfig
 from cube.client import TaskClient, UnscoredError
 from cube.server import make_task_rpc_server
+from mcp_players import mcp_player
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox, pytest.mark.xdist_group("gym")]
@@ -26,10 +24,7 @@ def served(folder):
 
 def play(address, *calls):
     async def drive():
-        async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {address.agent_token}"}, timeout=120) as http,
-            Client(streamable_http_client(address.agent_url, http_client=http)) as client,
-        ):
+        async with mcp_player(address.agent_url, address.agent_token) as client:
             return client.instructions, [await client.call_tool(name, arguments) for name, arguments in calls]
 
     return anyio.run(drive)

@@ -5,9 +5,10 @@ import os
 import time
 
 import pytest
+from jsonschema import validate
 
 from benchflow.files.redaction import NO_SECRETS
-from benchflow.record import RolloutFolder, Trajectory
+from benchflow.record import JobNode, JobNodes, LiveRollout, RolloutFolder, Trajectory, schema
 from benchflow.record.reading.live_rollouts import LiveResults, LiveRollouts, action_of
 
 
@@ -95,3 +96,33 @@ def test_the_lock_tells_when_the_current_run_began(job):
     before = time.time_ns()
     JobStore.open(job.folder.parent, "job").close()
     assert job.places.lock.stat().st_mtime_ns >= before - 10**9
+
+
+def nodes_file(job, **changes):
+    live = LiveRollout("r", "acme/a", 1, "nop", None, "2026-01-01", "agent", None, "bash ls", 3, {"cost_usd": 0.5})
+    node = JobNode("id", "one", "ready", rollouts=(live,), processors=2.0)
+    document = JobNodes("running", "2026-01-01", 0, (node,)).to_dict()
+    job.places.nodes.write_text(json.dumps({**document, **changes}))
+    return live
+
+
+def test_rollouts_on_nodes_are_seen_beside_those_of_this_machine(job):
+    live = LiveRollouts(job.folder)
+    assert live.nodes() is None
+    on_node = nodes_file(job)
+    begin(job, "here")
+    assert {(seen.rollout, seen.node) for seen in live.look()} == {("here", None), ("r", "one")}
+    assert live.nodes().nodes[0].rollouts == (on_node,)
+    validate(json.loads(job.places.nodes.read_bytes()), schema("nodes"))
+
+
+@pytest.mark.parametrize("changes", [{"schema": "v9"}, {"nodes": [{}]}, {"waiting": "many"}, {"state": "x"}])
+def test_a_file_of_nodes_that_cannot_be_read_shows_nothing(job, changes):
+    nodes_file(job, **changes)
+    assert LiveRollouts(job.folder).nodes() is None
+
+
+def test_nodes_of_an_earlier_run_are_not_shown(job):
+    nodes_file(job)
+    os.utime(job.places.nodes, ns=(0, 0))
+    assert LiveRollouts(job.folder).look() == ()

@@ -2,7 +2,6 @@
 
 import json
 
-import jsonschema
 import pytest
 
 from benchflow.errors import Issue
@@ -27,9 +26,9 @@ from benchflow.record import (
     VerifierPart,
     WithheldChange,
     Workspace,
-    schema,
 )
 from benchflow.record.codec import cleaned, plain, read
+from written_documents import check_fits
 
 AWAY = ErrorRecord("judge", "timeout", "verify", "The judge is away.")
 VERIFIER = VerifierPart(
@@ -69,7 +68,7 @@ NOTES = Notes(
 def test_a_result_survives_json_and_fits_its_schema(make_result, values):
     original = make_result(**values)
     document = json.loads(json.dumps(original.to_dict()))
-    jsonschema.validate(document, schema("result"))
+    check_fits(document, "result")
     assert Result.from_dict(document) == original
 
 

@@ -12,6 +12,7 @@ from benchflow.record.codec import plain
 from benchflow.record.schemas import DOCUMENTS, generated
 from benchflow.record.trajectory import reward_lines
 from benchflow.rewards import Scored
+from written_documents import check_fits
 
 
 @pytest.mark.parametrize("document", list(DOCUMENTS))
@@ -22,10 +23,10 @@ def test_the_shipped_schema_is_the_generated_one(document):
 
 def test_job_documents_and_reward_lines_fit_their_schemas():
     job = JobRecord("job", JobRequest(("tasks",), "oracle", max_cost_usd=0.5), 3, "now")
-    jsonschema.validate(job.to_dict(), schema("job"))
+    check_fits(job.to_dict(), "job")
     assert JobRecord.from_dict(json.loads(json.dumps(job.to_dict()))) == job
     for line in reward_lines(Scored(0.5, metrics={"speed": 1.0}), step="one"):
-        jsonschema.validate(plain(line), schema("reward"))
+        check_fits(plain(line), "reward")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_job_documents_and_reward_lines_fit_their_schemas():
 )
 def test_a_document_that_contradicts_itself_does_not_fit(make_result, change):
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**make_result().to_dict(), **change}, schema("result"))
+        check_fits({**make_result().to_dict(), **change}, "result")
 
 
 def test_a_summary_fits_its_schema_and_survives_json(make_result, make_job, tmp_path):
@@ -48,11 +49,11 @@ def test_a_summary_fits_its_schema_and_survives_json(make_result, make_job, tmp_
         stream.write(b"{}\n")
     summary = job_summary(Job.find(tmp_path, "job"))
     document = json.loads(json.dumps(summary.to_dict()))
-    jsonschema.validate(document, schema("summary"))
+    check_fits(document, "summary")
     assert Summary.from_dict(document) == summary
     assert (summary.superseded, [line.number for line in summary.damaged]) == (1, [4])
     for change in ({"total": "3"}, {"mean_reward": 0.5}, {"results": [{}]}, {"damaged_lines": [4]}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**document, **change}, schema("summary"))
+            check_fits({**document, **change}, "summary")
         with pytest.raises(ValueError, match=r"\w"):
             Summary.from_dict({**document, **change})

@@ -7,10 +7,10 @@ import json
 import shutil
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from benchflow.record import Isolation, Job, Result, RolloutFolder, read_rewards, read_trajectory, schema
+from benchflow.record import Isolation, Job, Result, RolloutFolder, read_rewards, read_trajectory
+from written_documents import check_fits
 
 OLD = Path(__file__).parent / "data" / "job-v1"
 
@@ -50,7 +50,7 @@ def test_its_results_are_read_as_results_of_today(jobs):
     assert found["t/broken"].error.code == "reward-missing"
     for result in found.values():
         document = json.loads(json.dumps(result.to_dict()))
-        jsonschema.validate(document, schema("result"))
+        check_fits(document, "result")
         assert Result.from_dict(document) == result
 
 

@@ -22,9 +22,10 @@ def test_reading_records_loads_no_runtime():
     assert found.stdout.strip() == "[]"
 
 
-def test_running_an_agent_on_a_package_needs_no_gym_no_model_and_no_proxy():
+def test_running_an_agent_on_a_package_needs_no_gym_no_model_no_game_and_no_proxy():
     imports = "benchflow.rollout.rollout, benchflow.agents.oracle_agent, benchflow.sandbox.local.local_backend"
     unneeded = ("pydantic", "cube", "litellm", "httpx", "benchflow.models", "benchflow.sandbox.network.egress")
+    unneeded += ("benchflow.arena.a2a_types",)
     script = f"import sys, {imports}; print([name for name in {unneeded} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,7 +5,7 @@ import pytest
 from benchflow.record import RolloutFolder, read_model_calls
 from benchflow.testing import ModelServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("models")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
 
 DOCUMENT = """\
 ---

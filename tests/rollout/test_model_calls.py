@@ -16,8 +16,6 @@ from benchflow.rollout.drivers import turns
 from benchflow.testing import Answer, Fault, ModelServer, ToolCall
 
 pytestmark = pytest.mark.anyio
-loads_the_client = pytest.mark.xdist_group("models")
-"""Where it is loaded already: that takes seconds."""
 
 KEY = "sk-canary-0123456789abcdef"
 ASK = """\
@@ -50,7 +48,7 @@ def asking(*texts, then="echo done > answer.txt", wait=0.0, **asked):
     async def work(context):
         assert context.models is not None
         headers = {"authorization": f"Bearer {context.models.token}"}
-        async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=60) as client:
+        async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=60, verify=False) as client:
             for text in texts:
                 body = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **asked}
                 await client.post(f"{context.models.url('openai')}/chat/completions", json=body)
@@ -122,7 +120,7 @@ async def test_the_token_ends_with_the_agent_phase(run, make_package, machine, n
     script = new_script(asking("one"))
     await run(make_package(), script=script, machine=machine)
     access = script.contexts[0].models
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(f"{access.url('openai')}/models", headers={"authorization": f"Bearer {access.token}"})
 
@@ -136,7 +134,8 @@ async def test_rollouts_that_are_not_begun_when_the_job_reaches_its_limit_say_so
     assert (second.status, second.error.category, second.error.code) == ("unscored", "cancelled", "job-limit")
 
 
-@loads_the_client
+@pytest.mark.slow
+@pytest.mark.xdist_group("models")  # the client loads for seconds
 async def test_a_model_agent_is_recorded_limited_and_replayed(run, make_package, machine, server, tmp_path):
     limits = {"machine": machine, "call_limits": CallLimits(max_calls=2), "make_agent": None}
     result = await run(make_package(), agent="model:openai/gpt-4o", **limits)
@@ -152,7 +151,8 @@ async def test_a_model_agent_is_recorded_limited_and_replayed(run, make_package,
     assert len(server.requests) == 1
 
 
-@loads_the_client
+@pytest.mark.slow
+@pytest.mark.xdist_group("models")  # the client loads for seconds
 async def test_a_model_agent_ends_its_turn_at_a_limit(run, make_package, machine, server, tmp_path):
     from benchflow.testing import Answer, ToolCall
 

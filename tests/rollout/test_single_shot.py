@@ -2,15 +2,15 @@
 
 import json
 
-import jsonschema
 import pytest
 
 from benchflow.agents.protocol import TurnResult
 from benchflow.environment import Environment
 from benchflow.errors import AgentFailure, InfrastructureFailure, SandboxFailure
-from benchflow.record import SandboxPart, schema
+from benchflow.record import SandboxPart
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.testing import InMemoryBackend
+from written_documents import check_fits
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ async def test_an_agent_that_solves_the_task_scores(run, make_package, tmp_path,
     assert result.usage == {"input_tokens": 3, "output_tokens": 2}
     out = tmp_path / "out"
     document = json.loads((out / "result.json").read_text())
-    jsonschema.validate(document, schema("result"))
+    check_fits(document, "result")
     assert document == result.to_dict()
     assert {"plan", "environment", "agent", "verify", "total"} <= set(document["timing"])
     assert (out / "verifier" / "reward.txt").read_text().strip() == "1.0"
@@ -47,7 +47,7 @@ async def test_a_clean_up_that_fails_is_noted_and_the_verdict_stays(run, make_pa
     result = await run(make_package(OFFLINE), "oracle")
     assert (result.status, result.reward) == ("scored", 1.0)
     document = json.loads((tmp_path / "out" / "result.json").read_text())
-    jsonschema.validate(document, schema("result"))
+    check_fits(document, "result")
     [note] = document["cleanup"]
     assert (note["what"], note["category"]) == ("environment", "sandbox")
     assert str(error) in note["message"]
@@ -116,7 +116,7 @@ async def test_an_agent_that_cannot_work_leaves_the_task_unscored(run, make_pack
     assert (result.status, result.reward) == ("unscored", None)
     assert (result.error.category, result.error.code, result.error.phase) == (category, code, "agent")
     assert not (tmp_path / "out" / "verifier").exists()
-    jsonschema.validate(json.loads((tmp_path / "out" / "result.json").read_text()), schema("result"))
+    check_fits(json.loads((tmp_path / "out" / "result.json").read_text()), "result")
 
 
 async def test_an_agent_that_gives_up_is_verified(run, make_package):

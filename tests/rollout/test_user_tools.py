@@ -8,7 +8,7 @@ from benchflow.agents.model.tools import SPECS
 from benchflow.task.config.interaction import USER_TOOLS
 from benchflow.testing import Answer, ModelServer, ToolCall
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("models")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
 
 USER = """\
 user:

@@ -37,6 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("programs")
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("program", MOST_BYTES)

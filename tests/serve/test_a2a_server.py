@@ -132,6 +132,7 @@ def test_the_agents_port_tells_the_rules_and_begins_no_game(haggle):
     assert "You can spend" not in told, "what a role is told is not public"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_server_calls_only_the_hosts_it_was_given(module_tmp):
     with serving(module_tmp, EXAMPLES / "haggle-arena", "--allow-host", "example.test:8080", wire="a2a") as server:
@@ -167,6 +168,7 @@ def test_a_server_for_other_machines_calls_its_own_only_if_told_to():
             read_hosts([wrong])
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_game_under_way_ends_with_the_server(module_tmp):
     asked = anyio.Event()

@@ -10,11 +10,7 @@ import sys
 from pathlib import Path
 
 import anyio
-import gymnasium
-import httpx2
 import pytest
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 from peers import NEMO_GYM, OPENENV, PeerUnavailable, peer_environment
 
 import benchflow.trainers  # noqa: F401 - registers the environment
@@ -23,6 +19,7 @@ from counter_cube.benchmark import CounterBenchmarkConfig
 from cube.client import TaskClient
 from cube.core import Action
 from episode_server import serving
+from mcp_players import mcp_player
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox, pytest.mark.xdist_group("serve")]
 
@@ -118,6 +115,8 @@ def test_actions_of_a_gym_task_get_them(suite):
 
 
 def test_a_gymnasium_environment_gives_them(suite):
+    import gymnasium
+
     for name, reward in REWARDS.items():
         folder = suite / name.rpartition("/")[2]
         env = gymnasium.make("benchcube/Package-v0", package=str(folder), sandbox="local", base_image="host")
@@ -223,10 +222,7 @@ def test_an_agent_over_mcp_gets_them_and_learns_of_no_reward(suite, module_tmp):
 
 
 async def mcp_calls(said, calls):
-    async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {said['agent_token']}"}, timeout=300) as http,
-        Client(streamable_http_client(said["agent_url"], http_client=http)) as client,
-    ):
+    async with mcp_player(said["agent_url"], said["agent_token"], timeout=300) as client:
         return [await client.call_tool(name, arguments) for name, arguments in calls]
 
 

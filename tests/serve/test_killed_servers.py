@@ -6,13 +6,11 @@ from contextlib import contextmanager
 
 import anyio
 import httpx
-import httpx2
 import pytest
-from mcp.client import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from cube.client import TaskClient
 from episode_server import processes, serving, until, write_package
+from mcp_players import mcp_player
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
@@ -28,10 +26,7 @@ def over_nemo_gym(server, command):
 
 def over_mcp(server, command):
     async def act():
-        async with (
-            httpx2.AsyncClient(timeout=120) as http,
-            Client(streamable_http_client(server.address["agent_url"], http_client=http)) as client,
-        ):
+        async with mcp_player(server.address["agent_url"], None) as client:
             await client.call_tool("bash", {"command": command})
 
     with TaskClient(server.url, timeout=120) as harness:

@@ -7,7 +7,6 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from peers import PeerUnavailable, peer_environment
 
 from episode_server import serving, write_package
+from loaded_commands import bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
@@ -124,8 +124,7 @@ def expected(served, module_tmp):
             agent,
         ]
         settings = ["--sandbox", "local", "--base-image", "host", "--concurrency", "2"]
-        bench = str(Path(sys.executable).with_name("bench"))
-        subprocess.run([bench, *asked, *settings], check=False, capture_output=True, timeout=600)
+        bench(*asked, *settings, cwd=module_tmp, timeout=600)
         for line in (module_tmp / "jobs" / agent / "results.jsonl").read_text().splitlines():
             result = json.loads(line)
             result = result.get("result", result)

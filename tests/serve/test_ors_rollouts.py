@@ -4,9 +4,7 @@ import json
 import os
 import re
 import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from peers import PeerUnavailable, peer_environment
@@ -16,6 +14,7 @@ from benchflow.errors import EnvironmentFailure
 from benchflow.ors.ors_client import read_prompt
 from benchflow.testing import Answer, ModelServer, ToolCall
 from episode_server import serving
+from loaded_commands import bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox, pytest.mark.xdist_group("models")]
 
@@ -113,10 +112,10 @@ def imported(module_tmp):
 
 def run(package, out, agent, script=None, **env):
     """A rollout: its result, and what the model was asked."""
-    bench = str(Path(sys.executable).with_name("bench"))
-    command = [bench, "run", str(package), "--agent", agent, "--sandbox", "local", "--out", str(out)]
+    command = ["run", package, "--agent", agent, "--sandbox", "local", "--out", out]
     with ModelServer(script or []) as server:
-        done = subprocess.run(command, env={**os.environ, **server.environment, **env}, capture_output=True, text=True)
+        environ = {**os.environ, **server.environment, **env}
+        done = bench(*command, cwd=package, env=environ, load=["litellm"])
         asked = server.requests
     return result_of(out, done), asked
 
@@ -165,11 +164,9 @@ def test_an_acp_agent_inside_the_sandbox_has_them_as_an_mcp_server(imported, tmp
     (package / "environment").mkdir()
     (package / "environment/Dockerfile").write_text("FROM debian\nCOPY agent.py /opt/agent.py\n")
     (package / "environment/agent.py").write_text(ACP_AGENT)
-    bench = str(Path(sys.executable).with_name("bench"))
     out = tmp_path / "out"
-    command = [bench, "run", package, "--agent", "acp:python3 /opt/agent.py", "--sandbox", "local", "--out", out]
-    done = subprocess.run([*map(str, command), "--base-image", "host"], capture_output=True, text=True)
-    result = result_of(out, done)
+    command = ["run", package, "--agent", "acp:python3 /opt/agent.py", "--sandbox", "local", "--out", out]
+    result = result_of(out, bench(*command, "--base-image", "host", cwd=tmp_path))
     (trajectory,) = out.rglob("trajectory.jsonl")
     assert (result["status"], result["reward"]) == ("scored", 1.0), (result, trajectory.read_text())
     assert [each["reward"] for each in events(out)] == [0.25, 1.0]

@@ -186,6 +186,7 @@ def test_an_environment_that_is_lost_ends_the_session_without_a_score():
         session.score()
 
 
+@pytest.mark.slow
 def test_the_file_needs_only_the_standard_library_and_httpx_and_works_when_it_is_copied(served, tmp_path):
     source = Path(module.__file__).read_text()
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]

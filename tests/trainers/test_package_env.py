@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import benchflow.trainers
 from benchflow.errors import SandboxFailure, UsageError
 from benchflow.gym import PackageBenchmarkConfig, UnscoredError
-from benchflow.trainers.package_env import LONGEST_ACTION, PackageEnv
+from benchflow.trainers.outcomes import LONGEST_ACTION
+from benchflow.trainers.package_env import PackageEnv
 from benchflow.trainers.text_space import AnyText
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
@@ -229,6 +230,7 @@ def test_the_space_of_texts_takes_what_can_be_written_and_samples_harmless_comma
     assert space.from_jsonable(space.to_jsonable(["a"])) == ["a"]
 
 
+@pytest.mark.slow
 def test_importing_registers_once_and_gymnasium_can_import_it_itself(make_package):
     folder = make_package()
     with warnings.catch_warnings():

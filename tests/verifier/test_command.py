@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.sandbox
+from loaded_commands import bench
 
-BENCH = Path(sys.executable).with_name("bench")
+pytestmark = pytest.mark.sandbox
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([BENCH, "verify", *map(str, words)], capture_output=True, text=True, timeout=120)
+    return bench("verify", *words, cwd=Path.cwd())
 
 
 @pytest.fixture

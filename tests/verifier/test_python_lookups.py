@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+ALL = os.environ.get("EXPLOITS") == "all"
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
+if not ALL:
+    pytestmark.append(pytest.mark.xdist_group("python-lookups"))  # its environment takes seconds to build
 
 LIBRARIES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
 EVIL = "import os\\nos._exit(0)\\n"
@@ -122,7 +125,7 @@ def pairs(one: dict[str, str], other: dict[str, str]) -> list[object]:
     for i, a in enumerate(one):
         for j, b in enumerate(other):
             quick = i % narrow == j % wide
-            if quick or (i + 2 * j) % 3 == 0 or os.environ.get("EXPLOITS") == "all":
+            if quick or (i + 2 * j) % 3 == 0 or ALL:
                 found.append(pytest.param(a, b, marks=() if quick else pytest.mark.slow))
     return found
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from benchflow.record import NodeNote, Notes
 from benchflow.record.reading.long_lines import MAX_LINE
 from benchflow.rollout.atif import export_atif
 from benchflow.view import known_jobs
@@ -23,6 +24,7 @@ from made_jobs import (
     HOSTILE,
     add_calls,
     add_exchange,
+    add_nodes,
     add_rollout,
     arena_job,
     conversation,
@@ -322,6 +324,25 @@ def test_a_job_that_takes_long_to_read_is_shown_at_once_and_again_when_it_is_rea
     version = re.search(r'data-version="([^"]+)"', page)
     assert version is not None
     assert viewer.get(f"/live/job/many?v={version[1]}").status_code == 204
+
+
+def test_nodes_of_a_running_job_and_what_runs_there_are_shown_until_it_ends(jobs: Path, client: Client) -> None:
+    store = open_job(jobs, "far", 3)
+    note = Notes(node=NodeNote("fast", 12.0))
+    add_rollout(store, "done", made_result("acme/done", notes=note))
+    add_nodes(store, "<b>bold</b>")
+    viewer = client(jobs)
+    page = viewer.get("/job/far").text
+    assert "<b>bold" not in page
+    assert re.search(r"fast</td>.*state-ready.*33.6 GB.*Its clock is 3.5 s behind", page)
+    assert re.search(r"gone</td>.*state-lost.*It does not answer", page)
+    assert 'acme/far <span class="small">on fast</span>' in page, "there is no folder to link to yet"
+    assert "1 rollout waiting for a node: node fast has 8 of 8 processors reserved" in page
+    assert "fast · its clock was 12.0 s ahead" in viewer.get("/job/far/rollout/done?tab=details").text
+    store.close()
+    ended = viewer.get("/job/far").text
+    assert "state-lost" not in ended
+    assert "acme/far" not in ended
 
 
 def test_facets_count_what_one_more_value_would_show(jobs: Path) -> None:

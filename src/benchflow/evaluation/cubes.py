@@ -61,10 +61,10 @@ class CubeRunner:
         self._starting: Final = anyio.Lock()
         """A benchmark is set up once, even if many of its tasks begin at the same time."""
 
-    def tasks(self) -> list[TaskRef]:
+    def tasks(self, *, agents_here: bool = True) -> list[TaskRef]:
         """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
-            _require_policy(self._request)
+            _require_policy(self._request, here=agents_here)
         return self.listed()
 
     def listed(self) -> list[TaskRef]:
@@ -125,9 +125,11 @@ class CubeRunner:
         return None
 
     async def benchmark(self, name: str) -> Benchmark[Any]:
-        """The benchmark, set up when it is asked for first; its tasks have been listed."""
+        """The benchmark, set up when it is asked for first."""
         async with self._starting:
             if name not in self._live:
+                if name not in self._configs:
+                    self._configs[name] = await self._thread.run(_benchmark, name)
                 self._live[name] = await self._thread.run(self._configs[name].make)
         return self._live[name]
 
@@ -158,10 +160,12 @@ class DebugPolicy(Policy):
         return chosen if isinstance(chosen, list) else [chosen]
 
 
-def _require_policy(request: JobRequest) -> None:
+def _require_policy(request: JobRequest, *, here: bool) -> None:
     """Refuse an agent that cannot play, with the names of those that can."""
     try:
-        create_policy(request.agent, request.model).check()
+        policy = create_policy(request.agent, request.model)
+        if here:
+            policy.check()
     except UsageError as error:
         if error.code not in ("unknown-agent", "agent-kind"):
             raise

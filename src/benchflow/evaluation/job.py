@@ -18,6 +18,7 @@ import anyio
 from anyio import CancelScope
 
 from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.evaluation.breaker import DEFAULT_RULES, Breaker, BreakerRules
 from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
 from benchflow.evaluation.games.lineups import check_line_ups, planned_items
 from benchflow.evaluation.shards.dealing import dealt, whole_plan
@@ -25,7 +26,7 @@ from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.task_choice import chosen_tasks
-from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.evaluation.work import OpenRunner, TaskRef, WorkItem
 from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest, Summary, WholePlan, WorkKey
 from benchflow.sandbox.pulling import OnPull
@@ -38,10 +39,15 @@ def default_name(now: datetime | None = None) -> str:
     return (now or datetime.now(UTC)).strftime("%Y-%m-%d__%H-%M-%S")
 
 
-def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sources, list[TaskRef]]:
-    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled."""
+def plan_job(
+    request: JobRequest, *, on_pull: OnPull | None = None, agents_here: bool = True
+) -> tuple[Sources, list[TaskRef]]:
+    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled.
+
+    With `agents_here` the agents must be able to start on this machine.
+    """
     sources = Sources(request, on_pull)
-    found = sources.tasks()
+    found = sources.tasks(agents_here=agents_here)
     if not found:
         raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
     tasks = chosen_tasks(found, request.choice)
@@ -77,7 +83,7 @@ def job_plan(tasks: Sequence[TaskRef], request: JobRequest) -> JobPlan:
 
 def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[TaskRef]) -> JobStore:
     """The store of a new job, its request kept for a later resume; a request that holds a secret is refused."""
-    _refuse_secrets(request, tasks)
+    refuse_secrets(request, tasks)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     kept = replace(request, sources=_pinned(request.sources), directory=str(Path.cwd()))
     plan = job_plan(tasks, request)
@@ -89,7 +95,7 @@ def _pinned(sources: Sequence[str]) -> tuple[str, ...]:
     return tuple(source if source.startswith(CUBE_PREFIX) else pinned_source(source) for source in sources)
 
 
-def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
+def refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
     """A request is stored unchanged, so it must not contain a secret."""
     packages = [task.payload for task in tasks if isinstance(task.payload, TaskPackage)]
     documents = [package.document for package in packages if package.document is not None]
@@ -135,26 +141,28 @@ def require_same_shards(job: Job, plan: JobPlan) -> None:
 
 async def run_job(
     store: JobStore,
-    sources: Sources,
+    runner: OpenRunner,
     items: Sequence[WorkItem],
     *,
     concurrency: int,
     build_concurrency: int,
     observer: Observer,
     planned: JobPlan,
+    breaker: BreakerRules = DEFAULT_RULES,
 ) -> tuple[bool, Summary]:
     """Run items of a job; whether they were completed, and the summary of the planned work, written either way."""
     _write_plan(store, planned)
     engine = Engine(
         store,
-        sources,
+        runner,
         concurrency=concurrency,
         build_concurrency=build_concurrency,
         observer=observer,
         unjudged=unjudged(store.results),
+        breaker=Breaker(breaker),
     )
     try:
-        async with sources:
+        async with runner:
             completed = await run_until_stopped(engine, iter(items))
     finally:
         with suppress(InfrastructureFailure):

@@ -74,10 +74,10 @@ class PackageRunner:
 
         return Proofs()
 
-    def tasks(self) -> list[TaskRef]:
+    def tasks(self, *, agents_here: bool = True) -> list[TaskRef]:
         """Every package below the paths, valid or not.
 
-        An unknown agent or sandbox, and an agent that cannot start, are a `UsageError`.
+        An unknown agent or sandbox, and an agent that runs here and cannot start, are a `UsageError`.
         """
         if not self._given:
             return []
@@ -86,7 +86,7 @@ class PackageRunner:
         if self._request.sandbox != AUTO:
             SANDBOXES.load(self._request.sandbox)
         tasks = self.packages()
-        if any(_plays(task.payload) for task in tasks):
+        if agents_here and any(_plays(task.payload) for task in tasks):
             for agent in agents:
                 agent.check({})
         return tasks

@@ -37,9 +37,9 @@ class Sources:
             self._runners.append(CubeRunner(cubes, request, self._models))
         self._owners: dict[TaskRef, PackageRunner | CubeRunner] = {}
 
-    def tasks(self) -> list[TaskRef]:
+    def tasks(self, *, agents_here: bool = True) -> list[TaskRef]:
         """All tasks, in the order of the sources; each is known from now on by who runs it."""
-        owned = [(task, runner) for runner in self._runners for task in runner.tasks()]
+        owned = [(task, runner) for runner in self._runners for task in runner.tasks(agents_here=agents_here)]
         tasks = numbered([task for task, _ in owned])
         self._owners = {task: runner for task, (_, runner) in zip(tasks, owned, strict=True)}
         return tasks

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from benchflow.record import Player, Result, RolloutFolder, Settings, TaskId, TaskPart, WorkKey, identify, work_key
 from benchflow.record.layout import rollout_name
@@ -91,6 +92,16 @@ class Runner(Protocol):
 
     async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         """A new result for the kept work of a rollout, without its agent; None when there cannot be one."""
+
+
+class OpenRunner(Runner, Protocol):
+    """A runner with resources, which `async with` releases."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 LineUps = Callable[[TaskRef, int], Sequence[LineUp]]

@@ -14,6 +14,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,20 @@ from typing import Final
 from benchflow.files.locks import free_lock, new_lock
 
 _guard: Final = threading.Lock()
+_SWEEP: Final = """
+exec 3<&0 </dev/null
+{
+    read -r _ <&3
+    for _ in 1 2 3 4 5 6 7 8 9 10; do  # what it has started ends with it, but may take a moment
+        rm -rf "$1" && break
+        sleep 1
+    done
+    rm -f "$1.lock"
+    rmdir "${1%/*}"
+} 2>/dev/null &
+"""
+"""The shell ends at once and leaves the rest to a child that is nobody's: a supervisor that ends the children of its
+workers does not find it."""
 _own: dict[int, Path] = {}
 """The folder of this process, by process id: a forked child creates its own."""
 
@@ -39,11 +54,32 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 def scratch_folder(prefix: str) -> Path:
     """A new empty folder, removed when this process ends or, if it is killed, by the next process of this user."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_root()))
+
+
+def sweep_after_death() -> None:
+    """Let a small process remove the folders of this process as soon as that has ended.
+
+    Otherwise what a killed process leaves stays until the next one of this user comes, and on a node there may be none.
+    """
+    reader, writer = os.pipe()  # the writer is never closed: the end of this process ends it
+    try:
+        command = ["sh", "-c", _SWEEP, "sweep", str(_root())]
+        subprocess.run(command, stdin=reader, stdout=subprocess.DEVNULL, start_new_session=True, check=True)
+    except BaseException:
+        os.close(writer)
+        raise
+    finally:
+        os.close(reader)
+
+
+def _root() -> Path:
+    """The folder of this process."""
     with _guard:
         root = _own.get(os.getpid())
         if root is None or not root.is_dir():
             root = _own[os.getpid()] = _claim()
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+        return root
 
 
 def _place() -> Path:

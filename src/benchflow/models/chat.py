@@ -430,6 +430,13 @@ def require_key(model: str, environ: Mapping[str, str]) -> None:
         raise _missing(model, variables[:1])
 
 
+def model_variables(model: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The variables in which the key of a model is looked up, of which one is enough, and those of its address."""
+    provider, named, _ = _with_family(model).partition("/")
+    prefix = provider.upper().replace("-", "_") if named else "OPENAI"
+    return _KEYS.get(provider, (f"{prefix}_API_KEY",)), (f"{prefix}_BASE_URL", f"{prefix}_API_BASE")
+
+
 def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     """The provider of a model; an unknown model or a missing key is a `ModelFailure` that names it.
 

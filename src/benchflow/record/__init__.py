@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         EarlierScore,
         Fidelity,
         Isolation,
+        NodeNote,
         NotCarriedOver,
         Notes,
         RescoreNote,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
         RoleMean,
     )
     from benchflow.record.summaries.estimates import Bounds, Estimate
+    from benchflow.record.summaries.job_nodes import JobNode, JobNodes, LiveRollout, read_nodes
     from benchflow.record.summaries.job_summary import Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
@@ -128,12 +130,15 @@ __all__ = [
     "Fidelity",
     "Isolation",
     "Job",
+    "JobNode",
+    "JobNodes",
     "JobPlaces",
     "JobRecord",
     "JobRequest",
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "LiveRollout",
     "MergedJob",
     "MessageFile",
     "MessagePart",
@@ -141,6 +146,7 @@ __all__ = [
     "ModelCall",
     "ModelCalls",
     "NoOutcome",
+    "NodeNote",
     "NotCarriedOver",
     "Notes",
     "Outcome",
@@ -194,6 +200,7 @@ __all__ = [
     "read_lines",
     "read_messages",
     "read_model_calls",
+    "read_nodes",
     "read_rewards",
     "read_summary",
     "read_tool_calls",
@@ -218,6 +225,7 @@ __getattr__ = lazy_names(
         "benchflow.record.job": (
             "Counted DamagedLine Job JobRecord JobRequest JobResults MergedJob TaskChoice list_jobs"
         ),
+        "benchflow.record.summaries.job_nodes": "JobNode JobNodes LiveRollout read_nodes",
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
         "benchflow.record.model_calls": (
@@ -226,8 +234,8 @@ __getattr__ = lazy_names(
         "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
-            "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
-            "VerifierPart WiderCheck WithheldChange Workspace"
+            "NodeNote NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart "
+            "ToolAudit VerifierPart WiderCheck WithheldChange Workspace"
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.leaderboard_index": "Leaderboard read_leaderboard",

@@ -182,6 +182,11 @@ class JobPlaces:
         return self.path / "rescore.json"
 
     @property
+    def nodes(self) -> Path:
+        """What the machines of a job on a cluster do, while it runs."""
+        return self.path / "nodes.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the process that runs the job."""
         return self.path / ".lock"

@@ -260,6 +260,15 @@ class RescoreNote:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNote:
+    """The machine of a cluster that it ran on. Its own clock gave all times of the rollout."""
+
+    name: str
+    clock_offset_sec: float | None = None
+    """How far that clock was ahead of the driver's, where the difference matters."""
+
+
+@dataclass(frozen=True, slots=True)
 class Notes:
     """What besides the verdict is known of a rollout."""
 
@@ -269,6 +278,8 @@ class Notes:
     audit: ToolAudit | None = None
     rescore: RescoreNote | None = None
     cleanup: tuple[CleanupFailure, ...] = ()
+    node: NodeNote | None = None
+    """None: it ran where the job did."""
     limits_reached: tuple[str, ...] = ()
     """Limits that the agent ran into: `processes` of the sandbox; `max_calls`, `max_tokens`, `max_cost`,
     `max_model_time` on its calls of models, with `job` in front where the limit is that of the job."""

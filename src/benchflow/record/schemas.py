@@ -19,6 +19,7 @@ from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
 from benchflow.record.model_calls import ModelCall
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
+from benchflow.record.summaries.job_nodes import NODES_SCHEMA, JobNodes
 from benchflow.record.summaries.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.trajectory import Event, RewardLine
 
@@ -33,6 +34,7 @@ Document = Literal[
     "arena-tool-call",
     "proof-report",
     "leaderboard",
+    "nodes",
 ]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "result": (Result, RESULT_SCHEMA),
@@ -45,9 +47,10 @@ DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "arena-tool-call": (RoleToolCall, None),
     "proof-report": (ProofReport, PROOF_REPORT_SCHEMA),
     "leaderboard": (Leaderboard, LEADERBOARD_SCHEMA),
+    "nodes": (JobNodes, NODES_SCHEMA),
 }
 """`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl`, `rewards.jsonl`, `model_calls.jsonl`,
-`a2a/messages.jsonl` and `a2a/tool_calls.jsonl`, `proof-report.json`, `leaderboard.json`."""
+`a2a/messages.jsonl` and `a2a/tool_calls.jsonl`, `proof-report.json`, `leaderboard.json`, `nodes.json`."""
 _REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
 
 

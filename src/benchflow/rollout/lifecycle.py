@@ -170,7 +170,7 @@ class Draft:
             notes=cleaned(self.notes, clean),
             key=self.key,
             started_at=self.started_at,
-            finished_at=timestamp(),
+            finished_at=max(self.started_at, timestamp()),  # a clock that was set back must not end it before it began
             **_scoring(self.driver.course if self.driver is not None else Course(), verdict, clean),
         )
 

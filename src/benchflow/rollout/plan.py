@@ -158,7 +158,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         view=view,
         mode=_mode(view, config, steps, plays_user=plays_user),
         steps=steps,
-        secrets=gather_secrets(view, machine, _scopes(config.agent)),
+        secrets=gather_secrets(view, machine, secret_scopes(config.agent)),
         user=contract,
         max_rounds=max(turns, config.max_user_rounds or contract.max_rounds or DEFAULT_ROUNDS),
         forbidden_tools=forbidden_tools(view.namespace.agent_policy),
@@ -274,7 +274,7 @@ def document_user(
     return DocumentNudgeUser(facts, persona=document.persona)
 
 
-def _scopes(agent: str) -> tuple[str, ...]:
+def secret_scopes(agent: str) -> tuple[str, ...]:
     """The scopes of secrets that a rollout of this agent enters."""
     own = {ORACLE: ("oracle",), NOP: ()}.get(agent, ("agent",))
     return ("environment", "verifier", "judge", *own)

@@ -212,7 +212,7 @@ def gather_secrets(view: TaskRuntimeView, machine: Mapping[str, str], scopes: It
         elif secret.required:
             message = f"{path} needs the variable {name}, which is not set on this machine."
             raise EnvironmentFailure(message, code="variable-missing", path=path)
-    found = secret_values(machine, declared=declared, taken=_taken(view))
+    found = secret_values(machine, declared=declared, taken=taken_variables(view))
     if allows("build", machine):
         from benchflow.sandbox.machine_settings.collected import current
 
@@ -220,16 +220,27 @@ def gather_secrets(view: TaskRuntimeView, machine: Mapping[str, str], scopes: It
     return Secrets(by_scope, frozenset(found))
 
 
-def _taken(view: TaskRuntimeView) -> frozenset[str]:
+def taken_variables(view: TaskRuntimeView) -> frozenset[str]:
     """Variables of the machine that the package takes by `${NAME}`, in its compose file too."""
+    tables = [view.config.oracle.env, *variable_tables(view)]
+    return _taken_by_services(view).union(forwarded(view), *(referenced_variables(table) for table in tables))
+
+
+def variable_tables(view: TaskRuntimeView) -> list[Mapping[str, str]]:
+    """The variables that a package sets, wherever it does, except those of its oracle."""
     config = view.config
-    tables = [config.environment.env, config.verifier.env, config.oracle.env]
+    verifiers = (config.verifier, *(step.config.verifier for step in view.steps))
+    tables: list[Mapping[str, str]] = [config.environment.env, *(verifier.env for verifier in verifiers)]
+    tables += [verifier.environment.env for verifier in verifiers if verifier.environment is not None]
     tables += [role.env for role in view.roles.values()]
     tables += [server.env for server in config.environment.mcp_servers]
     tables += [server.headers for server in config.environment.mcp_servers]
-    tables += [step.config.verifier.env for step in view.steps]
-    forwarded = view.manifest.forward_env.keys if view.manifest is not None else ()
-    return _taken_by_services(view).union(forwarded, *(referenced_variables(table) for table in tables))
+    return [*tables, view.manifest.env] if view.manifest is not None else tables
+
+
+def forwarded(view: TaskRuntimeView) -> tuple[str, ...]:
+    """Variables of the machine that the services of a package take under their own names."""
+    return view.manifest.forward_env.keys if view.manifest is not None else ()
 
 
 def _taken_by_services(view: TaskRuntimeView) -> frozenset[str]:
@@ -319,6 +330,12 @@ def judges(
         found += [ChatModel(model, variables) for model in sorted({item for item in asked if isinstance(item, str)})]
         found += [_AgentJudge(scope, item, variables) for item in asked if not isinstance(item, str)]
     return found
+
+
+def judge_models(view: TaskRuntimeView) -> frozenset[str]:
+    """The models that the verifiers of a package call."""
+    scopes = [scope_of(view, step.config.name) for step in view.steps] or [scope_of(view, None)]
+    return frozenset(asked for scope in scopes for asked in _judges(scope, None) if isinstance(asked, str))
 
 
 def require_judges(asked: Iterable[Judge]) -> None:

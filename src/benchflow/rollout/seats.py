@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from benchflow.arena.a2a_cards import plain_url
 from benchflow.errors import UnsupportedError, UsageError
 from benchflow.record import Player
 from benchflow.rollout.config import Role, RolloutConfig
@@ -69,6 +68,8 @@ def plan_seats(package: TaskPackage, config: RolloutConfig) -> tuple[Seat, ...]:
 def require_url(role: str, player: Player) -> None:
     """Refuses a player whose URL is not the address of a peer; it is not repeated, since it may contain a password."""
     if _SCHEME.match(player.agent):
+        from benchflow.arena.a2a_cards import plain_url  # every rollout loads this module, and few have a URL
+
         wrong = "must begin with http:// or https://" if player.url is None else plain_url(player.url)
         if wrong is not None:
             raise UsageError(f"The URL of the participant '{role}' {wrong}.", code="invalid-url")

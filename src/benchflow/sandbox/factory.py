@@ -185,9 +185,7 @@ def start_ahead(
 async def _backend(package: TaskPackage, sandbox: str, base_image: str | None) -> SandboxBackend:
     if sandbox != AUTO:
         return load_backend(sandbox)
-    for name in _order(package, base_image):
-        if validate_task_runtime_support(package, sandbox=name):
-            continue
+    for name in possible_backends(package, base_image):
         backend = load_backend(name)
         status = await status_of(backend)
         if status.usable and needed_capabilities(package.view).keys() <= status.capabilities:
@@ -196,12 +194,14 @@ async def _backend(package: TaskPackage, sandbox: str, base_image: str | None) -
     return load_backend(LOCAL.name)  # which says why it cannot
 
 
-def _order(package: TaskPackage, base_image: str | None) -> tuple[str, ...]:
-    """Which backends `auto` considers. One is enough where no engine could do it: it is asked when it is used."""
+def possible_backends(package: TaskPackage, base_image: str | None) -> tuple[str, ...]:
+    """Which backends `auto` considers, in this order; none where only `local` could do it: it is asked when it is
+    used."""
     if base_image is not None or not needs_image(package):
         return ()
     # Compose files are written for engines, and `local` honours part of them.
-    return (*ENGINES, LOCAL.name) if compose_file(package) is not None else (LOCAL.name, *ENGINES)
+    order = (*ENGINES, LOCAL.name) if compose_file(package) is not None else (LOCAL.name, *ENGINES)
+    return tuple(name for name in order if not validate_task_runtime_support(package, sandbox=name))
 
 
 async def prepare(

@@ -228,6 +228,12 @@ def referenced_variables(values: Mapping[str, str]) -> frozenset[str]:
     return frozenset(match[1] for match in matches if match)
 
 
+def required_variables(values: Mapping[str, str]) -> frozenset[str]:
+    """Of these, the ones without a default: where one is not set, nothing starts."""
+    matches = (_TEMPLATE.fullmatch(value) for value in values.values())
+    return frozenset(match[1] for match in matches if match and match[2] is None)
+
+
 def forward_variables(
     names: tuple[str, ...], machine: Mapping[str, str], *, path: str = "environment.forward_env"
 ) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Parts that ship for tests: a local model server, sandboxes without a machine, conformance of a sandbox backend.
+"""Parts that ship for tests: a local model server, sandboxes without a machine, a cluster in one process, conformance
+of a sandbox backend.
 
 The names below are imported when they are first used.
 """
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from benchflow.testing.backend_conformance import BackendReport, check_backend, check_promise
+    from benchflow.testing.cluster_conformance import CONFORMANCE_HOST, check_cluster
+    from benchflow.testing.cluster_double import CallFault, InProcessCluster
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
     from benchflow.testing.memory.memory_jobs import Program
     from benchflow.testing.memory.memory_sandbox import InMemorySandbox
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
         ToolCall,
         Usage,
     )
+    from benchflow.testing.virtual_time import VirtualTimeLoop
 
 _WHERE: Final = {
     **dict.fromkeys(
@@ -49,28 +53,36 @@ _WHERE: Final = {
     "BackendFault": "benchflow.testing.promise_table",
     "BackendReport": "benchflow.testing.backend_conformance",
     "Call": "benchflow.testing.memory.shell",
+    "CONFORMANCE_HOST": "benchflow.testing.cluster_conformance",
+    "CallFault": "benchflow.testing.cluster_double",
     "InMemoryBackend": "benchflow.testing.memory.memory_backend",
     "InMemorySandbox": "benchflow.testing.memory.memory_sandbox",
+    "InProcessCluster": "benchflow.testing.cluster_double",
     "ModelServer": "benchflow.testing.model_server",
     "NullBackend": "benchflow.testing.null_sandbox",
     "NullSandbox": "benchflow.testing.null_sandbox",
     "PROMISES": "benchflow.testing.backend_conformance",
     "Program": "benchflow.testing.memory.memory_jobs",
     "SandboxCall": "benchflow.testing.memory.memory_backend",
+    "VirtualTimeLoop": "benchflow.testing.virtual_time",
     "check_backend": "benchflow.testing.backend_conformance",
+    "check_cluster": "benchflow.testing.cluster_conformance",
     "check_promise": "benchflow.testing.backend_conformance",
 }
 
 __all__ = [
+    "CONFORMANCE_HOST",
     "PROMISES",
     "Answer",
     "BackendFault",
     "BackendReport",
     "Call",
+    "CallFault",
     "Disconnect",
     "Fault",
     "InMemoryBackend",
     "InMemorySandbox",
+    "InProcessCluster",
     "Malformed",
     "ModelRequest",
     "ModelServer",
@@ -83,7 +95,9 @@ __all__ = [
     "Token",
     "ToolCall",
     "Usage",
+    "VirtualTimeLoop",
     "check_backend",
+    "check_cluster",
     "check_promise",
 ]
 

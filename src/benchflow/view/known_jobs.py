@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.compare import Results
-from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder, WorkKey
+from benchflow.record import Job, JobNodes, JobPlaces, JobRecord, RolloutFolder, WorkKey
 from benchflow.record.layout import is_folder_name
 from benchflow.record.reading.harbor_job import HarborJob, harbor_result, is_harbor_job
 from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
@@ -166,6 +166,13 @@ class KnownJob:
             return ()
         with self._live_lock:
             return self._live.look()
+
+    def nodes(self, state: State) -> JobNodes | None:
+        """The nodes of a running job on a cluster."""
+        if state != "running":
+            return None
+        with self._live_lock:
+            return self._live.nodes()
 
     def why(self, row: Row) -> str:
         """The most telling reason why a rollout has not the full reward, from its folder; empty if it has."""

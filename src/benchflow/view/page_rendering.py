@@ -56,6 +56,7 @@ def _environment() -> Environment:
         "cost": cost,
         "duration": duration,
         "markdown": markdown,
+        "megabytes": megabytes,
         "moment": moment,
         "one_line": one_line,
         "percent": percent,
@@ -117,6 +118,11 @@ def tokens(number: float | None) -> str:
             scaled = number / (1e3 if letter == "k" else limit)
             return f"{scaled:.1f} {letter}"
     return f"{number:,.0f}"
+
+
+def megabytes(number: int | None) -> str:
+    """Mebibytes, as sizes are shown."""
+    return size(None if number is None else number << 20)
 
 
 def size(octets: int | None) -> str:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cube import leash
 from cube.container import ContainerError, ContainerLaunchError
 from cube.services import docker_ask
 from cube.services.docker_stand_in import DockerStandIn
@@ -123,9 +124,9 @@ def _run(script: str, run_id: str, folder: Path) -> None:
     file, log = folder / "launch.sh", folder / "log"
     file.write_text(script, encoding="utf-8")
     env = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "CUBE_LAUNCH_ID": run_id}
-    words = [*_leashed(), "bash", str(file)]
+    words = ["bash", str(file)]
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        process = leash.start(
             words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         try:
@@ -141,12 +142,6 @@ def _run(script: str, run_id: str, folder: Path) -> None:
     said = log.read_text(encoding="utf-8", errors="replace").strip()[-_TAIL:]
     how = f"ended with exit code {code}" if code is not None else f"exceeded its limit of {SCRIPT_SEC:g} s"
     raise ContainerLaunchError(f"The launch script {how}.{f' Last output: {said}' if said else ''}")
-
-
-def _leashed() -> list[str]:
-    """The script ends with the process that runs it, even if that is killed."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
 
 def _engine(engine: str, *words: str) -> str:

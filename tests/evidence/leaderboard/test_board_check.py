@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from benchflow.errors import UsageError
@@ -13,8 +12,9 @@ from benchflow.evidence.leaderboard.board_check import check_board
 from benchflow.evidence.leaderboard.board_export import export_board
 from benchflow.evidence.leaderboard.board_file import open_board
 from benchflow.evidence.leaderboard.board_table import board_lines
-from benchflow.record import ErrorRecord, JobRequest, schema, work_key
+from benchflow.record import ErrorRecord, JobRequest, work_key
 from benchflow.record.leaderboard_index import Leaderboard
+from written_documents import check_fits
 
 AWAY = ErrorRecord("infrastructure", "network", "agent", "no network")
 CRASHED = ErrorRecord("agent", "crashed", "agent", "it crashed")
@@ -42,7 +42,7 @@ def test_a_file_of_a_job_is_valid_and_its_claims_fit_the_schema(make_finished, e
     assert problems(path) == []
     board = open_board(path).board
     document = json.loads(board.render())
-    jsonschema.validate(document, schema("leaderboard"))
+    check_fits(document, "leaderboard")
     assert Leaderboard.from_dict(document) == board
     [job] = board.jobs
     assert (job.agent, job.model, job.attempts, job.statistics.mean_reward.value) == ("model", "m-1", 2, 0.5)

@@ -218,7 +218,8 @@ async def test_a_plain_request_is_sent_to_the_proxy_of_the_machine(monkeypatch):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificate")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=models.test"
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
+    command = f"openssl req -x509 {key} -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=models.test"
     names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:models.test"]
     subprocess.run([*command.split(), *names], cwd=folder, check=True, capture_output=True)
     return folder

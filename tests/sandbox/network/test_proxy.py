@@ -48,7 +48,7 @@ def test_urllib_and_httpx_get_through_and_are_refused_alike(serve, origin):
     with pytest.raises(urllib.error.HTTPError, match="403") as caught:
         opener.open(f"http://wild.test:{origin.port}/", timeout=10)
     caught.value.close()
-    with httpx.Client(proxy=served.proxy, trust_env=False) as client:
+    with httpx.Client(proxy=served.proxy, trust_env=False, verify=False) as client:
         assert client.get(f"http://b.a.wild.test:{origin.port}/").status_code == 200
         assert client.get(f"http://wild.test.evil.test:{origin.port}/").status_code == 403
 
@@ -227,7 +227,7 @@ def test_a_body_that_breaks_off_never_becomes_a_request(serve, origin):
 )
 def test_every_framing_of_answers_arrives_whole(serve, origin, path, body):
     served = serve("good.test")
-    with httpx.Client(proxy=served.proxy, trust_env=False) as client:
+    with httpx.Client(proxy=served.proxy, trust_env=False, verify=False) as client:
         for _ in range(2):
             assert client.get(f"http://good.test:{origin.port}{path}").content == body
         assert client.head(f"http://good.test:{origin.port}/").headers["content-length"] != "0"
@@ -238,7 +238,7 @@ def test_every_framing_of_answers_arrives_whole(serve, origin, path, body):
 def test_large_bodies_pass_in_both_directions(serve, origin):
     served = serve("good.test")
     data = bytes(range(256)) * 4096 * 3
-    with httpx.Client(proxy=served.proxy, trust_env=False, timeout=30) as client:
+    with httpx.Client(proxy=served.proxy, trust_env=False, timeout=30, verify=False) as client:
         url = f"http://good.test:{origin.port}/"
         assert client.post(url, content=data).content == data
         assert client.post(url, content=iter([data[:1000], data[1000:]])).content == data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import click
 
 from benchflow.cli.arguments import json_option
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
+from benchflow.cli.eval.node_lines import node_lines
 from benchflow.cli.eval.watching import attempt_name, live_lines
 from benchflow.cli.terminal import LiveBlock, columns, emit, emit_json, is_terminal, note, printable
 from benchflow.evaluation.reports.job_report import summary_lines
 from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
-from benchflow.record import Job
+from benchflow.record import Job, JobNode, JobNodes
 from benchflow.record.reading.live_rollouts import LiveResults, LiveRollout, LiveRollouts
 
 
@@ -37,18 +39,18 @@ from benchflow.record.reading.live_rollouts import LiveResults, LiveRollout, Liv
 def watch_command(job: str, interval: float, once: bool, jobs_dir: Path, as_json: bool) -> int:
     """Watch a running job, also from another terminal, until it ends.
 
-    Shows for each running rollout its phase, its last action, and the tokens and the cost that its agent has reported.
-    With --json there is one look, and one document. Nothing is changed.
+    Shows for each running rollout its phase, its last action, and the tokens and the cost that its agent has reported;
+    of a job on a cluster also its nodes. With --json there is one look, and one document. Nothing is changed.
     """
     found = Job.find(jobs_dir, job)
     live = LiveRollouts(found.folder)
     if as_json:
-        emit_json(_document(found, live.look()))
+        emit_json(_document(found, live))
         return 0
     if once:
         results = LiveResults(found.folder)
         results.look()
-        for line in state_lines(found, results, live.look()):
+        for line in state_lines(found, results, live):
             emit(line)
         return 0
     _follow(found, live, interval)
@@ -75,20 +77,27 @@ def _follow(job: Job, live: LiveRollouts, interval: float) -> None:
         if not running:
             break
         if block is not None:
-            block.draw(state_lines(job, results, live.look()))
+            block.draw(state_lines(job, results, live))
         time.sleep(interval)
     if block is not None:
         block.draw([])
     note("The job is not running.")
 
 
-def state_lines(job: Job, results: LiveResults, live: Sequence[LiveRollout]) -> list[str]:
-    """One line for the job, and one for each running rollout."""
+def state_lines(job: Job, results: LiveResults, live: LiveRollouts) -> list[str]:
+    """One line for the job, one for each node of its cluster, and one for each running rollout."""
     done, unscored = _counts(job, results)
     failed = f", {unscored} unscored" if unscored else ""
+    running, nodes = _now(job, live)
+    lines = [*node_lines(nodes, columns()), *live_lines(running, columns())]
     shard = job.record.request.shard
     part = "" if shard is None else f" of shard {shard}"
-    return [f"{done} of {job.record.planned}{part} done{failed}, {len(live)} running", *live_lines(live, columns())]
+    return [f"{done} of {job.record.planned}{part} done{failed}, {len(running)} running", *lines]
+
+
+def _now(job: Job, live: LiveRollouts) -> tuple[Sequence[LiveRollout], JobNodes | None]:
+    """What runs, and where; nothing, whatever files say, once no process runs the job: it may have been killed."""
+    return (live.look(), live.nodes()) if job.running else ((), None)
 
 
 def _counts(job: Job, results: LiveResults) -> tuple[int, int]:
@@ -98,12 +107,13 @@ def _counts(job: Job, results: LiveResults) -> tuple[int, int]:
     return len(counted), sum(each.result.error is not None for each in counted)
 
 
-def _document(job: Job, live: Sequence[LiveRollout]) -> dict[str, Any]:
+def _document(job: Job, live: LiveRollouts) -> dict[str, Any]:
     from benchflow.record.codec import plain
 
     results = LiveResults(job.folder)
     results.look()
     done, unscored = _counts(job, results)
+    running, nodes = _now(job, live)
     return {
         "job": job.folder.name,
         "shard": None if job.record.request.shard is None else str(job.record.request.shard),
@@ -111,5 +121,13 @@ def _document(job: Job, live: Sequence[LiveRollout]) -> dict[str, Any]:
         "planned": job.record.planned,
         "done": done,
         "unscored": unscored,
-        "rollouts": [plain(rollout) for rollout in live],
+        "rollouts": [plain(rollout) for rollout in running],
+        **({"nodes": [_node(node) for node in nodes.nodes], "waiting": nodes.waiting} if nodes is not None else {}),
     }
+
+
+def _node(node: JobNode) -> dict[str, Any]:
+    """A node, with the number of its rollouts: what they do is shown among all rollouts."""
+    from benchflow.record.codec import plain
+
+    return {**plain(replace(node, rollouts=())), "running": len(node.rollouts)}

@@ -10,6 +10,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model, uses_model
+from benchflow.cli.eval.engines import LOCAL, JobEngine, PlannedJob, engine_options, opened_engine
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
@@ -20,11 +21,12 @@ from benchflow.cli.rollouts.model_options import call_limit_options, job_limit_o
 from benchflow.cli.rollouts.participant_option import named_players, participant_option
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
+from benchflow.evaluation.breaker import BreakerRules
 from benchflow.evaluation.compare import compare_all
 from benchflow.evaluation.engine import remaining
 from benchflow.evaluation.job import create_job, default_name, job_plan, plan_job, require_same_shards, run_job
 from benchflow.evaluation.reports.job_report import summary_lines, together_lines
-from benchflow.evaluation.sources import CUBE_PREFIX, Sources
+from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.work import TaskRef
 from benchflow.record import Job, JobRequest, Player, Shard, Summary, TaskChoice, labels
@@ -63,7 +65,7 @@ building_option = click.option(
     metavar="N",
     default=2,
     show_default=True,
-    help="Maximum number of concurrent builds.",
+    help="Maximum number of concurrent builds on a machine.",
 )
 
 
@@ -94,7 +96,7 @@ building_option = click.option(
     help="Rollouts per task, or games per line-up.",
 )
 @click.option("--shard", type=SHARD, metavar="I/N", help="Run part I of N of the plan; `bench eval merge` joins them.")
-@concurrency_option
+@engine_options
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
@@ -142,7 +144,9 @@ def run_command(
     limit: int | None,
     sample: int | None,
     seed: int,
-    concurrency: int,
+    engine: str,
+    ray_address: str | None,
+    concurrency: int | None,
     build_concurrency: int,
     name: str | None,
     jobs_dir: Path,
@@ -169,24 +173,24 @@ def run_command(
     for request in requests:
         _refuse_unused(request)
     named = job_names(name or default_name(), players)
-    require_base_image(options["base_image"], options["sandbox"], options["pull"])
-    planned = [plan_job(request, on_pull=PullLines(live=False).show) for request in requests]
-    if sample is None and seed and not any(task.roles for task in planned[0][1]):
+    planned = [_planned(request, engine) for request in requests]
+    if sample is None and seed and not any(task.roles for task in planned[0].tasks):
         raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
-    _look_ahead(_own(planned[0][1], requests[0]), requests[0].agent)
+    _look_ahead(_own(planned[0].tasks, requests[0]), requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
-    pace = _Pace(concurrency, build_concurrency)
     codes, summaries = [], []
-    for each, request, (found, tasks) in zip(named, requests, planned, strict=True):
-        if len(requests) > 1:
-            note(printable(f"job {each}: {request.words()}"))
-        store = create_job(jobs_dir, each, request, tasks)
-        code, summary = _run(store, request, found, tasks, pace, as_json=as_json, alone=len(requests) == 1)
-        codes.append(code)
-        summaries.append(summary)
-        if code == INTERRUPTED:
-            break
+    with opened_engine(engine, ray_address, planned, builds=build_concurrency) as opened:
+        pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
+        for index, (each, job) in enumerate(zip(named, planned, strict=True)):
+            if len(requests) > 1:
+                note(printable(f"job {each}: {job.request.words()}"))
+            store = create_job(jobs_dir, each, job.request, job.tasks)
+            code, summary = _run(store, job, opened, index, pace, as_json=as_json, alone=len(requests) == 1)
+            codes.append(code)
+            summaries.append(summary)
+            if code == INTERRUPTED:
+                break
     if len(requests) > 1:
         _show_together(jobs_dir, named[: len(summaries)], summaries, as_json=as_json)
     return max(codes)
@@ -232,18 +236,34 @@ def _show_together(jobs_dir: Path, names: list[str], summaries: list[Summary], *
 
 @click.command("resume")
 @click.argument("job")
-@concurrency_option
+@engine_options
 @building_option
 @jobs_dir_option
 @json_option
-def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir: Path, as_json: bool) -> int:
+def resume_command(
+    job: str,
+    engine: str,
+    ray_address: str | None,
+    concurrency: int | None,
+    build_concurrency: int,
+    jobs_dir: Path,
+    as_json: bool,
+) -> int:
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
-    require_base_image(request.base_image, request.sandbox, request.pull)
-    planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
-    pace = _Pace(concurrency, build_concurrency)
-    return _run(store, request, planned, tasks, pace, as_json=as_json, alone=True)[0]
+    planned = _planned(request, engine)
+    with opened_engine(engine, ray_address, [planned], builds=build_concurrency) as opened:
+        pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
+        return _run(store, planned, opened, 0, pace, as_json=as_json, alone=True)[0]
+
+
+def _planned(request: JobRequest, engine: str) -> PlannedJob:
+    """The tasks of a job. What its agents and its base image need is looked for where they will run."""
+    here = engine == LOCAL
+    if here:
+        require_base_image(request.base_image, request.sandbox, request.pull)
+    return PlannedJob(request, *plan_job(request, on_pull=PullLines(live=False).show, agents_here=here))
 
 
 class _Pace(NamedTuple):
@@ -251,6 +271,7 @@ class _Pace(NamedTuple):
 
     rollouts: int
     builds: int
+    breaker: BreakerRules
 
 
 def _refuse_unused(request: JobRequest) -> None:
@@ -291,31 +312,32 @@ def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
 
 def _run(
     store: JobStore,
-    request: JobRequest,
-    sources: Sources,
-    tasks: list[TaskRef],
+    job: PlannedJob,
+    engine: JobEngine,
+    index: int,
     pace: _Pace,
     *,
     as_json: bool,
     alone: bool,
 ) -> tuple[int, Summary]:
     """The exit code of a job and its summary; of several jobs no JSON is printed for each."""
-    planned = job_plan(tasks, request)
+    planned = job_plan(job.tasks, job.request)
     require_same_shards(store, planned)
     items = list(remaining(iter(planned.items), store.results))
     if store.caution is not None:
         note(printable(store.caution))
-    watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
+    watching = Watching(len(items), labels(task.id for task in job.tasks), store.folder)
     try:
         completed, summary = anyio.run(
             lambda: run_job(
                 store,
-                sources,
+                engine.runner(index, store.places, pace.rollouts, watching.say),
                 items,
                 concurrency=pace.rollouts,
                 build_concurrency=pace.builds,
                 observer=watching,
                 planned=planned,
+                breaker=pace.breaker,
             )
         )
     finally:
@@ -329,6 +351,6 @@ def _run(
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
-        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
+        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}{engine.option}")
         return INTERRUPTED, summary
     return (0 if summary.statistics.scored == len(planned.keys) else 1), summary

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from benchflow.cli.eval.node_lines import node_lines
 from benchflow.cli.terminal import LiveBlock, is_terminal, note, printable, shortened
 from benchflow.evaluation.engine import Observer
 from benchflow.evaluation.work import WorkItem
@@ -56,7 +57,7 @@ class Watching(Observer):
             self._unscored += 1
         else:
             self._rewards.append(result.reward)
-        self._say(f"[{self._done}/{self._total}] {self._name(item)}: {self.describe(item, result)}")
+        self.say(f"[{self._done}/{self._total}] {self._name(item)}: {self.describe(item, result)}")
         self._draw(force=True)
 
     def task(self, item: WorkItem) -> TaskId:
@@ -70,17 +71,17 @@ class Watching(Observer):
 
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         self._running -= 1
-        self._say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
+        self.say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
 
     def paused(self, result: Result, delay: float) -> None:
         self._pause = f"paused: nothing new starts until one rollout does; next try in {delay:g} s or less"
         reason = in_short(result.error.message).rstrip(".") if result.error is not None else ""
-        self._say(f"The machine keeps failing: {reason}. Nothing new starts for {delay:g} s, then one rollout.")
+        self.say(f"The machine keeps failing: {reason}. Nothing new starts for {delay:g} s, then one rollout.")
         self._draw(force=True)
 
     def continued(self) -> None:
         self._pause = ""
-        self._say("A rollout has started: the job continues.")
+        self.say("A rollout has started: the job continues.")
         self._draw(force=True)
 
     def close(self) -> None:
@@ -93,7 +94,7 @@ class Watching(Observer):
     def _look(self, live: LiveRollouts) -> None:
         """Look at the running rollouts from time to time, beside the job."""
         while not self._closed.wait(_TICK):
-            self._lines = live_lines(live.look(), None)
+            self._lines = [*node_lines(live.nodes()), *live_lines(live.look(), None)]
             self._draw(force=True)
 
     def _name(self, item: WorkItem) -> str:
@@ -104,7 +105,8 @@ class Watching(Observer):
     def _done(self) -> int:
         return len(self._rewards) + self._unscored
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line, above the live block if there is one."""
         if self._block is None:
             note(printable(text))
             return
@@ -141,11 +143,11 @@ def in_short(sentence: str) -> str:
 
 
 def live_lines(live: Sequence[LiveRollout], width: int | None = None) -> list[str]:
-    """One line for each running rollout: how long, its phase, what it used, its last action."""
+    """One line for each running rollout: how long, its phase, its node, what it used, its last action."""
     room = width or _WIDE
     lines = []
     for rollout in live:
-        name = attempt_name(rollout.task, rollout.attempt)
+        name = attempt_name(rollout.task, rollout.attempt) + (f" on {rollout.node}" if rollout.node else "")
         step = f" {rollout.step}" if rollout.step else ""
         used = _used(rollout)
         last = rollout.last if rollout.phase == "agent" else ""

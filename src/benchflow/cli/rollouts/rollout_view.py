@@ -75,12 +75,22 @@ def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
         yield f"  {_spent(result) or 'not recorded'}"
         if result.usage:
             yield "  " + ", ".join(f"{printable(name)} {value:,.6g}" for name, value in result.usage.items())
-        yield f"  from {printable(result.started_at)} to {printable(result.finished_at)}"
+        yield f"  from {printable(result.started_at)} to {printable(result.finished_at)}{_where(result)}"
     yield from _call_lines(story)
     yield from _section("files")
     yield f"  {printable(str(story.folder.path))}"
     for file in story.files:
         yield f"    {size(file.size):>9}  {printable(file.name)}"
+
+
+def _where(result: Result) -> str:
+    """The node, and whether its times can be compared with others."""
+    node = result.notes.node
+    if node is None:
+        return ""
+    offset = node.clock_offset_sec
+    clock = "" if offset is None else f", whose clock was {abs(offset):g} s {'ahead' if offset > 0 else 'behind'}"
+    return f", on node {printable(node.name)}{clock}"
 
 
 def _call_lines(story: RolloutStory) -> Iterator[str]:

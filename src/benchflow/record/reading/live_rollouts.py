@@ -2,49 +2,28 @@
 
 A rollout is running from its `config.json` until its `result.json`. Each look reads only what was appended since the
 last one. A rollout that an interrupted run left unfinished is not running: its folder is older than the job's lock.
+Rollouts on the nodes of a cluster have no folder here yet; what is known of them is in `nodes.json`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record.job import Counted, JobResults
 from benchflow.record.layout import JobPlaces, RolloutFolder
 from benchflow.record.reading.trajectory_steps import add_usage, call_arguments, event_text, parsed_event, scan_events
+from benchflow.record.summaries.job_nodes import JobNodes, LivePhase, LiveRollout, read_nodes
 from benchflow.record.trajectory import tool_name
 
-LivePhase = Literal["environment", "agent", "verify"]
+__all__ = ["LiveResults", "LiveRollout", "LiveRollouts", "WatchedRollout", "action_of"]
 
 _MAX_CONFIG: Final = 8 << 20
 _LONGEST: Final = 400
 _ACTIONS: Final = frozenset({"tool_call", "agent_message", "agent_thought", "oracle", "verification", "user_message"})
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRollout:
-    """One running rollout."""
-
-    rollout: str
-    """The name of its folder."""
-    task: str
-    attempt: int
-    agent: str
-    model: str | None
-    started_at: str
-    """ISO 8601 in UTC; empty if it is not known."""
-    phase: LivePhase
-    step: str | None
-    """Of a task with steps."""
-    last: str
-    """The last action in a few words; as the agent wrote it."""
-    events: int
-    usage: Mapping[str, float]
-    """What the agent has reported so far."""
 
 
 class WatchedRollout:
@@ -116,6 +95,7 @@ class LiveRollouts:
     def __init__(self, job: Path) -> None:
         self._places: Final = JobPlaces(job)
         self._watched: Final[dict[str, WatchedRollout]] = {}
+        self._nodes: tuple[int, JobNodes | None] = (0, None)
 
     def look(self) -> tuple[LiveRollout, ...]:
         """The rollouts that run now, in the order they began."""
@@ -126,7 +106,22 @@ class LiveRollouts:
             self._watched.setdefault(name, WatchedRollout(self._places.rollout(name).path))
         found = (watched.look() for watched in self._watched.values())
         live = [rollout for rollout in found if rollout is not None]
+        nodes = self.nodes()
+        live += nodes.live if nodes is not None else ()
         return tuple(sorted(live, key=lambda rollout: (rollout.started_at, rollout.rollout)))
+
+    def nodes(self) -> JobNodes | None:
+        """The nodes of a job that runs on a cluster; None if it does not, or the file is of an earlier run."""
+        try:
+            since = self._places.lock.stat().st_mtime_ns
+            written = self._places.nodes.stat().st_mtime_ns
+        except OSError:
+            return None
+        if written < since:
+            return None
+        if written != self._nodes[0]:
+            self._nodes = (written, read_nodes(self._places.nodes))
+        return self._nodes[1]
 
     def _unfinished(self) -> Iterator[str]:
         try:

@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -87,10 +87,19 @@ class Groups:
             _remove(folder)
 
 
-def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
-    """Where groups can be created: read from the mount table and checked for write permission."""
+class OwnGroup(NamedTuple):
+    """The group of this process in one mounted hierarchy."""
+
+    mounted: Path
+    folder: Path
+    controllers: frozenset[Controller]
+    """Of version 1; those of version 2 are files in the folder."""
+    version: Literal[1, 2]
+
+
+def own_groups(proc: Path = Path("/proc")) -> Iterator[OwnGroup]:
+    """The groups of this process, read from the mount table."""
     own = _own_groups((proc / "self/cgroup").read_text())
-    found: list[Hierarchy] = []
     for line in (proc / "self/mountinfo").read_text().splitlines():
         fields = line.split()
         separator = fields.index("-")
@@ -99,9 +108,20 @@ def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
         if kind == "cgroup":
             named = frozenset(name for name in CONTROLLERS if name in options.split(","))
             path = next((own[name] for name in named if name in own), None)
-            if path is not None and (folder := _below(mounted, root, path)) and os.access(folder, os.W_OK):
-                found.append(Hierarchy(folder, named, 1))
-        elif kind == "cgroup2" and "" in own and (hierarchy := _version_2(mounted, root, own[""])):
+            if path is not None and (folder := _below(mounted, root, path)):
+                yield OwnGroup(mounted, folder, named, 1)
+        elif kind == "cgroup2" and "" in own and (folder := _below(mounted, root, own[""])):
+            yield OwnGroup(mounted, folder, frozenset(), 2)
+
+
+def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
+    """Where groups can be created: read from the mount table and checked for write permission."""
+    found: list[Hierarchy] = []
+    for group in own_groups(proc):
+        if group.version == 1:
+            if os.access(group.folder, os.W_OK):
+                found.append(Hierarchy(group.folder, group.controllers, 1))
+        elif hierarchy := _version_2(group.mounted, group.folder):
             found.append(hierarchy)
     return tuple(found)
 
@@ -202,11 +222,8 @@ def _below(mounted: Path, root: str, path: str) -> Path | None:
     return mounted if mounted.is_dir() else None
 
 
-def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
+def _version_2(mounted: Path, own: Path) -> Hierarchy | None:
     """The nearest folder with active controllers. Not our own group: none has both processes and sub-groups."""
-    own = _below(mounted, root, path)
-    if own is None:
-        return None
     candidates = [own.parent] if own != mounted else []
     if os.geteuid() == 0 or own == mounted:
         candidates.append(mounted)

@@ -49,13 +49,14 @@ def gather(folder: Path, path: str, shown: str) -> Gathered:
     """Read a package that is to be at `path` in the bundle; `shown` names it in messages."""
     package = load_package(folder)
     try:
-        return _gather(package, path)
+        return gather_package(package, path)
     except PackageError as problem:
         entry = PackageEntry(path, package.name, package.digest, package.content_digest)
         return Gathered(entry, (), (), package.valid, f"{printable(shown)}: {problem}")
 
 
-def _gather(package: TaskPackage, path: str) -> Gathered:
+def gather_package(package: TaskPackage, path: str) -> Gathered:
+    """A package that has been loaded; raises `PackageError` for what a bundle cannot keep."""
     files = package.files
     if files.issues:
         raise PackageError(files.issues[0].message)

@@ -64,6 +64,7 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         stories=stories or {},
         substitutes=sum(row.fidelity == "substituted" for row in known.rows),
         running=job.running(state),
+        nodes=job.nodes(state),
         several_agents=several_agents,
         costs=costs,
         columns=_columns(several_agents=several_agents, costs=costs),
@@ -110,6 +111,8 @@ def live_version(job: KnownJob, head: JobHead, known: Rows | None = None) -> str
     rows = job.rows(head, soon=True) if known is None else known
     state = job.state(head, len(rows.rows), rows.share)
     now = "".join(f"-{one.rollout}.{one.phase}.{one.events}" for one in job.running(state))
+    nodes = job.nodes(state)
+    now += "".join(f"-{node.id}.{node.state}" for node in nodes.nodes) if nodes is not None else ""
     return f"{rows.version}-{state}-{crc32(now.encode(errors='replace')):x}"
 
 

@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import loaded_commands
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.pulling import ANY_IMAGE, PullSettings
 from benchflow.sandbox.task_policy import package_pulls
@@ -36,8 +35,7 @@ def write_package(folder, image, namespace=""):
 
 def bench(tmp_path, *arguments):
     env = {**os.environ, "BENCHCUBE_STORE": str(tmp_path / "store")}
-    command = [str(Path(sys.executable).with_name("bench")), *arguments]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    done = loaded_commands.bench(*arguments, env=env, cwd=tmp_path, timeout=300)
     return done.returncode, done.stdout, done.stderr
 
 
