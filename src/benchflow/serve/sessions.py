@@ -164,7 +164,13 @@ class Sessions:
             self.metrics.refused_sessions += 1
             raise NoRoom(f"There are {self._most} sessions, as many as this server may have; try again later.")
         session = self.place(sid)
-        session.task, session.episode = task, self._open_episode(task, secrets)
+        try:
+            session.task, session.episode = task, self._open_episode(task, secrets)
+        except NoRoom:  # no node of a cluster can play it now
+            self.metrics.refused_sessions += 1
+            if known is None:
+                del self._known[session.id]
+            raise
         session.opened = session.used = time.monotonic()
         self._live += 1
         self.metrics.sessions += 1

@@ -170,18 +170,26 @@ class Fleet:
 
     @asynccontextmanager
     async def working(self, places: JobPlaces) -> AsyncIterator[None]:
-        """Pulse all nodes, take in those that join, and show them in the folder of the job, until the block ends."""
+        """`watched`, with the nodes shown in the folder of the job."""
         board = NodeBoard(places, self.look)
-        async with anyio.create_task_group() as group:
+        async with self.watched() as group:
             group.start_soon(board.keep)
+            try:
+                yield
+            finally:
+                board.end()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[TaskGroup]:
+        """Pulse all nodes and take in those that join, until the block ends; the group ends with it."""
+        async with anyio.create_task_group() as group:
             for host in self.hosts.values():
                 group.start_soon(self._pulse, host)
             group.start_soon(self._watch_members, group)
             try:
-                yield
+                yield group
             finally:
                 group.cancel_scope.cancel()
-                board.end()
 
     async def _watch_members(self, group: TaskGroup) -> None:
         while True:
