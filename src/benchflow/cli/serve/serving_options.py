@@ -46,11 +46,24 @@ _OPTIONS: Final = (
     click.option(
         "--pull", type=click.Choice(["missing", "always", "never"]), default="missing", help="When to pull images."
     ),
-    click.option("--isolation", type=click.Choice(ISOLATIONS), metavar="VALUE", help="What verifiers see, for all."),
     click.option(
-        "--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of an episode."
+        "--isolation",
+        type=click.Choice(ISOLATIONS),
+        metavar="VALUE",
+        help="What verifiers see, instead of what packages declare.",
     ),
-    click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
+    click.option(
+        "--agent-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SEC",
+        help="Time limit of a step, instead of the package's.",
+    ),
+    click.option(
+        "--max-calls",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Maximum tool calls of an episode, which is then scored.",
+    ),
     click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
     served_limit_options,
     click.option(
@@ -59,7 +72,7 @@ _OPTIONS: Final = (
         metavar="N",
         default=256,
         show_default=True,
-        help="Episodes at one time.",
+        help="Maximum number of episodes at once.",
     ),
     click.option(
         "--reap-after",
@@ -67,7 +80,7 @@ _OPTIONS: Final = (
         default=900.0,
         show_default=True,
         metavar="SEC",
-        help="End sessions that are unused for this long.",
+        help="End sessions that have not been used for this long.",
     ),
     click.option(
         "--engine",

@@ -135,6 +135,7 @@ class Fleet:
     async def _start(self, node: Node) -> Host | None:
         self._starting.add(node.id)
         name = self._watch(node).name
+        node = replace(node, host=name)  # messages call it what displays and results call it
         link: Link | None = None
         try:
             link = await self._cluster.start(node)
@@ -157,12 +158,14 @@ class Fleet:
     def _not_used(self, node: Node, error: Exception) -> None:
         """A host could not be started: a node that was lost or silent has another chance later, another has not."""
         self._failures[node.id] = self._failures.get(node.id, 0) + 1
-        reason = str(error)
+        if isinstance(error, NodeLost):
+            self.say(str(error))
+            return
         if isinstance(error, TimeoutError):
-            reason = f"It did not tell what it has within {FACTS_SEC:g} s."
-        elif not isinstance(error, NodeLost):
-            self.refused[node.id] = reason if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
-            reason = self.refused[node.id]
+            reason = f"it did not report what it has within {FACTS_SEC:g} s."
+        else:
+            reason = str(error) if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
+            self.refused[node.id] = reason
         self.say(f"Node {node} is not used: {reason}")
 
     @asynccontextmanager
@@ -210,7 +213,7 @@ class Fleet:
             await anyio.sleep(min(2.0**failures, _LONGEST_REST))
         host = await self._start(node)
         if host is not None:
-            self.say(f"Node {node} has joined.")
+            self.say(f"Node {host.node} has joined.")
             self._serve()
             await self._pulse(host)
 
