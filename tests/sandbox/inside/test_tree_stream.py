@@ -177,3 +177,29 @@ def test_special_files_are_not_packed(tmp_path: Path) -> None:
 def test_set_user_id_bits_do_not_travel(tmp_path: Path) -> None:
     unpack(record(3, b"tool", mode=0o6755) + END, tmp_path)
     assert stat.S_IMODE((tmp_path / "tool").stat().st_mode) == 0o755
+
+
+def test_other_threads_keep_their_umask_while_a_tree_arrives(tmp_path: Path) -> None:
+    class Watching(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            beside.append(os.umask(0o077))  # it can only be read by setting it
+            return super().read(size)
+
+    beside: list[int] = []
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "open").write_bytes(b"x")
+    (tmp_path / "here" / "open").chmod(0o666)
+    stream = io.BytesIO()
+    here = os.open(tmp_path / "here", os.O_RDONLY)
+    tree_stream.pack(here, stream)
+    (tmp_path / "there").mkdir()
+    there = os.open(tmp_path / "there", os.O_RDONLY)
+    before = os.umask(0o077)
+    try:
+        tree_stream.unpack(there, Watching(stream.getvalue()), EVERYTHING)
+    finally:
+        os.umask(before)
+        os.close(here)
+        os.close(there)
+    assert set(beside) == {0o077}
+    assert stat.S_IMODE((tmp_path / "there" / "open").stat().st_mode) == 0o666

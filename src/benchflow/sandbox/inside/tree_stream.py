@@ -128,12 +128,10 @@ class _Reader:
         self.entries = 0
 
     def run(self) -> None:
-        umask = os.umask(0)
         try:
             while self._next():
                 pass
         finally:
-            os.umask(umask)
             for fd, _, _ in self.stack[1:]:
                 os.close(fd)
 
@@ -194,23 +192,24 @@ class _Reader:
                 raise
         self.stack.append((os.open(name, _OPEN_DIRECTORY, dir_fd=parent), name, mode))
 
-    def _create(self, name: str, mode: int) -> int:
+    def _create(self, name: str) -> int:
         parent = self.stack[-1][0]
         try:
-            return os.open(name, _CREATE, mode, dir_fd=parent)
+            return os.open(name, _CREATE, 0o600, dir_fd=parent)
         except FileExistsError:
             if not self.intake.replace:
                 raise
         beneath.remove_unless(parent, name, beneath.nothing)
-        return os.open(name, _CREATE, mode, dir_fd=parent)
+        return os.open(name, _CREATE, 0o600, dir_fd=parent)
 
     def _file(self, name: str, mode: int, size: int, time_ns: int) -> None:
-        fd = self._create(name, mode)
+        fd = self._create(name)
         try:
             remaining = size
             while remaining:
                 remaining -= _write_all(fd, self._exactly(min(remaining, 1 << 20)))
             self._own(fd)
+            os.fchmod(fd, mode)  # the umask belongs to all threads and is not touched
             os.utime(fd, ns=(time_ns, time_ns))
         finally:
             os.close(fd)
