@@ -121,7 +121,7 @@ class InProcessCluster:
             await link.begin(self._host, self._arguments)
         if limit.cancelled_caught:
             link.kill()
-            raise NodeRefused(f"It did not start a host within {START_SEC:g} s.")
+            raise NodeLost(f"Node {node} did not start a host within {START_SEC:g} s.")
         return link
 
     async def close(self) -> None:

@@ -117,6 +117,7 @@ class Fleet:
                 group.start_soon(self._start, node)
         if not self.hosts:
             reasons = [f"{members[id_]}: {reason}" for id_, reason in self.refused.items() if id_ in members]
+            reasons += [reason for id_, reason in self._losses.items() if id_ in members]
             why = f" {' '.join(reasons)}" if reasons else " Start one with `ray start --address=…` and --num-cpus."
             message = f"No node of the cluster can run rollouts.{why}"
             raise UsageError(message, code="no-nodes")
@@ -158,15 +159,13 @@ class Fleet:
     def _not_used(self, node: Node, error: Exception) -> None:
         """A host could not be started: a node that was lost or silent has another chance later, another has not."""
         self._failures[node.id] = self._failures.get(node.id, 0) + 1
-        if isinstance(error, NodeLost):
-            self.say(str(error))
+        if isinstance(error, NodeLost | TimeoutError):
+            silent = f"Node {node} did not report what it has within {FACTS_SEC:g} s."
+            self._losses[node.id] = silent if isinstance(error, TimeoutError) else str(error)
+            self.say(self._losses[node.id])
             return
-        if isinstance(error, TimeoutError):
-            reason = f"it did not report what it has within {FACTS_SEC:g} s."
-        else:
-            reason = str(error) if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
-            self.refused[node.id] = reason
-        self.say(f"Node {node} is not used: {reason}")
+        self.refused[node.id] = str(error) if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
+        self.say(f"Node {node} is not used: {self.refused[node.id]}")
 
     @asynccontextmanager
     async def working(self, places: JobPlaces) -> AsyncIterator[None]:
