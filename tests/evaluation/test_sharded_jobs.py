@@ -134,12 +134,12 @@ def test_a_shard_is_listed_shown_and_continued_as_one_and_refused_after_a_task_w
     here, _ = machines
     bench(*RUN, "--include", "*count*", "--include", "*twin*", "--shard", "1/2", "--name", "part", cwd=here)
     [row] = [row for row in told(bench("eval", "list", "--json", cwd=here), 0)["jobs"] if row["job"] == "part"]
-    assert (row["shard"], row["planned"], row["state"]) == ("1/2", 3, "finished")
+    assert (row["shard"], row["planned"], row["state"]) == ({"index": 1, "count": 2}, 3, "finished")
     shown = bench("eval", "show", "part", cwd=here).stdout
     assert "part: agent oracle, model –, shard 1/2 of a plan of 6 rollouts" in shown
     assert "statistics are of shard 1/2 only" in shown
     watched = told(bench("eval", "watch", "part", "--json", cwd=here), 0)
-    assert (watched["planned"], watched["done"], watched["shard"]) == (3, 3, "1/2")
+    assert (watched["planned"], watched["done"], watched["shard"]) == (3, 3, {"index": 1, "count": 2})
     package(here / "tasks" / "twin-3", "true")
     try:
         refused = bench("eval", "resume", "part", cwd=here)

@@ -17,6 +17,7 @@ from benchflow.evaluation.reports.text_table import number, table
 from benchflow.evaluation.store import DEFAULT_JOBS_DIR
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs
+from benchflow.record.codec import plain
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
@@ -50,7 +51,7 @@ def list_command(jobs_dir: Path, as_json: bool) -> int:
         (
             row["job"],
             row["agent"] or "",
-            row["state"] + (f", shard {row['shard']}" if row["shard"] else ""),
+            row["state"] + (f", shard {row['shard']['index']}/{row['shard']['count']}" if row["shard"] else ""),
             "–" if row["problem"] else f"{row['scored']}/{max(row['total'], row['planned'] or 0)}",
             number(row["mean_reward"]),
         )
@@ -93,7 +94,7 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
         "job": name,
         "agent": ", ".join(map(str, request.rotation)) or request.agent,
         "model": None if request.rotation else request.model,
-        "shard": None if request.shard is None else str(request.shard),
+        "shard": plain(request.shard),
         "state": state,
         "planned": record.planned,
         "total": summary.total,

@@ -116,7 +116,7 @@ def _document(job: Job, live: LiveRollouts) -> dict[str, Any]:
     running, nodes = _now(job, live)
     return {
         "job": job.folder.name,
-        "shard": None if job.record.request.shard is None else str(job.record.request.shard),
+        "shard": plain(job.record.request.shard),
         "running": job.running,
         "planned": job.record.planned,
         "done": done,
