@@ -27,7 +27,8 @@ from benchflow.record import JobPlaces, JobRequest, Result, outcome_of, read_nod
 from benchflow.record.reading.live_rollouts import LiveRollouts
 from benchflow.rewards import Unscored
 from benchflow.rollout import lifecycle
-from benchflow.testing import InProcessCluster, VirtualTimeLoop
+from benchflow.testing import CallFault, InProcessCluster, VirtualTimeLoop
+from benchflow.testing.cluster_double import START
 from made_jobs import made_result
 
 FAILED = outcome_of(Unscored("sandbox", "environment", "sandbox-lost", "The disk is full."))
@@ -206,3 +207,20 @@ def test_a_clock_that_is_set_back_does_not_end_a_rollout_before_it_began(monkeyp
     ended = draft.result(Unscored("infrastructure", "plan", "x", "It failed."))
     assert ended.started_at == ended.finished_at == "2026-11-18T03:00:00.000Z"
     assert ended.timing["total"] >= 0
+
+
+def test_a_node_that_is_lost_while_it_starts_is_named_once_and_tried_again() -> None:
+    said: list[str] = []
+
+    async def main() -> int:
+        async with InProcessCluster(Host, (), nodes=2) as cluster:
+            one = cluster.nodes[0]
+            cluster.inject(one, START, CallFault(lost="before"))
+            fleet = Fleet(cluster, said.append)
+            await fleet.open()
+            await fleet.close()
+        return len(fleet.refused)
+
+    assert in_virtual_time(main) == 0
+    assert [text.count("Node ") for text in said] == [1]
+    assert said[0].endswith(" It is tried again later.")

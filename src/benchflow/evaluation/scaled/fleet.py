@@ -157,12 +157,13 @@ class Fleet:
     def _not_used(self, node: Node, error: Exception) -> None:
         """A host could not be started: a node that was lost or silent has another chance later, another has not."""
         self._failures[node.id] = self._failures.get(node.id, 0) + 1
-        reason = str(error)
-        if isinstance(error, TimeoutError):
-            reason = f"It did not tell what it has within {FACTS_SEC:g} s."
-        elif not isinstance(error, NodeLost):
-            self.refused[node.id] = reason if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
-            reason = self.refused[node.id]
+        if isinstance(error, NodeLost):
+            self.say(f"{error} It is tried again later.")
+            return
+        reason = f"It did not tell what it has within {FACTS_SEC:g} s."
+        if not isinstance(error, TimeoutError):
+            reason = str(error) if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
+            self.refused[node.id] = reason
         self.say(f"Node {node} is not used: {reason}")
 
     @asynccontextmanager
