@@ -29,6 +29,7 @@ MODULES = {
     "browser": ["playwright.sync_api", "cube.tools.web_page"],
     "images": ["PIL.Image", "cube.core"],
     "gymnasium": ["benchflow.trainers.package_env"],
+    "ray": ["ray", "benchflow.cluster.ray_cluster", "benchflow.cluster.ray_connection"],
     "serve": [
         "cube.server",
         "cube.serving",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -12,11 +13,11 @@ import httpx
 
 from cube.benchmark import BenchmarkMetadata
 from cube.core import Action, ActionSchema, Content, EnvironmentOutput, Observation, StepError
-from cube.jsonrpc import RpcError
+from cube.jsonrpc import RpcError, result_of
 from cube.server_process import Address
 from cube.task import TaskConfig, TaskMetadata, UnscoredError
 
-__all__ = ["BenchmarkClient", "RpcError", "TaskClient", "UnscoredError", "wait_for_server"]
+__all__ = ["BenchmarkClient", "RpcError", "TaskClient", "TaskMethods", "UnscoredError", "wait_for_server"]
 
 
 class _Client:
@@ -32,10 +33,7 @@ class _Client:
     def rpc(self, method: str, **params: Any) -> Any:
         """Call a method; an error response is raised as `RpcError`."""
         request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
-        response = self._http.post(self.url, json=request).raise_for_status().json()
-        if "error" in response:
-            raise RpcError(response["error"]["code"], response["error"]["message"])
-        return response["result"]
+        return result_of(self._http.post(self.url, json=request).raise_for_status().json())
 
     def __enter__(self) -> Self:
         return self
@@ -71,15 +69,12 @@ class BenchmarkClient(_Client):
         self.rpc("cube/shutdown")
 
 
-class TaskClient(_Client):
-    """A remote task, with the methods of a task."""
+class TaskMethods(ABC):
+    """The methods of a task on another machine; `rpc` carries them there."""
 
-    def __init__(
-        self, url: str, *, token: str | None = None, timeout: float = 60.0, address: Address | None = None
-    ) -> None:
-        super().__init__(url, token=token, timeout=timeout)
-        self.address = address
-        """Of a spawned server: its agent's URL and token too."""
+    @abstractmethod
+    def rpc(self, method: str, **params: Any) -> Any:
+        """Call a method; an error response is raised as `RpcError`."""
 
     def tools_list(self) -> list[ActionSchema]:
         return [ActionSchema.model_validate(row) for row in self.rpc("tools/list")]
@@ -122,6 +117,17 @@ class TaskClient(_Client):
     def close(self) -> None:
         """Close the task."""
         self.rpc("cube/close")
+
+
+class TaskClient(_Client, TaskMethods):
+    """A remote task, with the methods of a task."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: float = 60.0, address: Address | None = None
+    ) -> None:
+        super().__init__(url, token=token, timeout=timeout)
+        self.address = address
+        """Of a spawned server: its agent's URL and token too."""
 
 
 def _flat(action: Action) -> dict[str, Any]:

@@ -74,6 +74,13 @@ async def _call(request: dict[str, Any], methods: Mapping[str, Method]) -> Any:
     return await method(params)
 
 
+def result_of(response: Mapping[str, Any]) -> Any:
+    """The result in a response, for a caller; an error object is raised as `RpcError`."""
+    if "error" in response:
+        raise RpcError(response["error"]["code"], response["error"]["message"])
+    return response["result"]
+
+
 def require(params: Mapping[str, Any], name: str, kind: type | None = None) -> Any:
     """A required parameter, checked for its type."""
     if name not in params:

@@ -173,7 +173,7 @@ def test_nodes_are_watched_while_their_job_runs_and_not_once_its_driver_is_gone(
     seen = bench("eval", "watch", "far", "--once", cwd=tmp_path).stdout
     assert [line.split("  ")[1] for line in seen.splitlines()[1:4]] == [
         "node gone: lost; It does not answer. " + printable(HOSTILE),
-        "node fast: 1 running, 4 done, 31.2 of 62.5 GB of memory free, 87.9 GB of disk free, clock 3.5 s behind",
+        "node fast: 1 running, 4 done, free: 31.2 GB memory, 87.9 GB disk, clock 3.5 s behind",
         "1 waiting for a node: node fast has 8 of 8 processors reserved",
     ]
     assert "acme/far, attempt 2 on fast" in seen.splitlines()[4]
@@ -184,6 +184,7 @@ def test_nodes_are_watched_while_their_job_runs_and_not_once_its_driver_is_gone(
         ("gone", "lost", 0),
     ]
     assert ([rollout["node"] for rollout in look["rollouts"]], look["waiting"]) == (["fast"], 1)
+    assert look["message"] == "node fast has 8 of 8 processors reserved"
     store.close()
     assert bench("eval", "watch", "far", "--once", cwd=tmp_path).stdout == "0 of 3 done, 0 running\n"
     look = json.loads(bench("eval", "watch", "far", "--json", cwd=tmp_path).stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from ray_nodes import RayNodes
@@ -99,3 +100,13 @@ def test_a_missing_or_wrong_token_is_told_and_not_shown(
     assert said.startswith(f"The Ray cluster at {ray_cluster.address} refuses this process, whose token is missing or")
     assert "RAY_AUTH_MODE=token" in said
     assert ray_cluster.token not in said
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(ray_connection, "version", absent)
+    with pytest.raises(UsageError, match=r"^--engine ray needs the extra 'ray': .*\[.*ray") as caught:
+        ray_connection.connect(None)
+    assert caught.value.code == "extra-missing"

@@ -242,3 +242,49 @@ def test_links_stay_links_and_what_is_not_a_file_is_one_sentence(jobs, shards):
     with pytest.raises(InfrastructureFailure, match=r"pipe is not a regular file\. Nothing was written\."):
         merge_jobs(shards, jobs, "again")
     assert names(jobs) == ["a", "b", "both"]
+
+
+def test_a_folder_that_only_one_of_two_jobs_with_a_rollout_has_is_taken_from_that_one(jobs, shards):
+    merge_jobs(shards, jobs, "both")
+    shutil.rmtree(jobs / "both/rollouts/t1__1__a0")
+    report = merge_jobs([Job(jobs / "both"), shards[0]], jobs, "again")
+    assert report.without_folder == ()
+    assert (jobs / "again/rollouts/t1__1__a0/verifier/test.log").read_text() == "a 0"
+
+
+def test_a_link_in_the_place_of_a_rollout_is_not_followed(jobs, shards, tmp_path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").write_text("secret")
+    folder = shards[0].places.rollout("t1__1__a0").path
+    shutil.rmtree(folder)
+    folder.symlink_to(tmp_path / "private")
+    report = merge_jobs(shards, jobs, "both")
+    assert report.without_folder == ("t1__1__a0",)
+    assert not os.path.lexists(jobs / "both/rollouts/t1__1__a0")
+
+
+def test_folders_that_are_nested_deeply_are_copied(jobs, shards):
+    deep = Path(*["d"] * 1100)
+    place = os.open(shards[0].places.rollout("t1__1__a0").path, os.O_RDONLY)
+    for name in deep.parts:
+        os.mkdir(name, dir_fd=place)
+        inner = os.open(name, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    try:
+        merge_jobs(shards, jobs, "both")
+        assert (jobs / "both/rollouts/t1__1__a0" / deep).is_dir()
+    finally:
+        subprocess.run(["rm", "-rf", jobs], check=True)  # too deep for Python
+
+
+def test_a_file_that_cannot_be_read_is_named(jobs, shards):
+    shards[0].places.rescore.mkdir()
+    with pytest.raises(InfrastructureFailure, match=r"Is a directory \(.*/a/rescore\.json\)\. Nothing was written\."):
+        merge_jobs(shards, jobs, "both")
+    shards[0].places.rescore.rmdir()
+    shards[0].places.rescore.write_text('{"number": 1, "finished_at": 5}')
+    with pytest.raises(InfrastructureFailure, match=r"a/rescore\.json cannot be read: 'finished_at' is not a time\."):
+        merge_jobs(shards, jobs, "both")
+    assert names(jobs) == ["a", "b"]

@@ -127,3 +127,15 @@ async def test_a_call_that_nobody_waits_for_is_recorded_as_aborted(seat):
         with anyio.move_on_after(0.5):
             await it.ask()
         assert it.calls == [("aborted", None)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"), [({"max_tokens": 5}, "max_tokens"), ({"max_cost_usd": 0.00001}, "max_cost")]
+)
+async def test_calls_that_nobody_waits_for_count_by_what_was_sent(seat, limits, name):
+    with seat(Silence(30), whole=CallLimits(**limits)) as it:
+        await it.chat.check()
+        with anyio.move_on_after(2):
+            await it.ask()
+        assert await it.ask() == name
+        assert (it.calls, len(it.server.requests)) == ([("aborted", None), ("limited", name)], 1)

@@ -10,8 +10,10 @@ import pytest
 
 from benchflow.record import read_model_calls
 from benchflow.testing import Answer, ModelServer
+from cube.client import RpcError, TaskClient
 from episode_server import serving, write_package
 from judged_packages import USER, YES, calls, judged
+from wire_clients import agent, talking
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
@@ -94,6 +96,58 @@ def test_no_more_calls_run_at_once_than_the_server_may_make(tmp_path):
     files = records.rglob("model_calls.jsonl")
     waited = [call.timing["queued"] for file in files for call in read_model_calls(file)]
     assert sorted(queued > 0.4 for queued in waited) == [False, True, True]
+
+
+def test_a_judge_at_a_limit_gives_no_score_on_any_wire_and_each_says_which_limit(tmp_path):
+    judged(tmp_path / "set/judged", front="metadata: {step_rewards: true}\n")
+    options = (tmp_path / "set", "--sandbox", "local", "--max-model-calls", "1", "--server-max-model-calls", "2")
+    work, refused = (
+        {"command": "echo 42 > answer.txt"},
+        "The server reached its limit of 2 model calls. It was not begun.",
+    )
+
+    def over_openenv(server):
+        with talking(server) as talk:
+            talk.reset(task="set/judged")
+            assert talk.step("bash", **work)["reward"] == 1.0
+            end = talk.step("submit")
+            told = (end["reward"], end["metadata"]["error"], end["metadata"]["limits_reached"])
+            assert talk.state()["metadata"] == end["metadata"]
+            talk.reset(task="set/judged")
+            talk.step("bash", **work)
+            return told, talk.reset(task="set/judged")["error"]["reason"]
+
+    def over_nemo_gym(server):
+        for _ in range(2):
+            server.http.post("/seed_session", json={})
+            server.http.post("/bash", json=work)
+            end = server.http.post("/verify", json={}).json()
+        told = (end["reward"], end["unscored"], end["limits_reached"])
+        return told, server.http.post("/seed_session", json={}).json()["error"]
+
+    def over_mcp(server):
+        with TaskClient(server.url, token=server.address["token"], timeout=120) as harness:
+            for _ in range(2):
+                harness.reset("set/judged")
+                agent(server, lambda client: client.call_tool("bash", work))
+                harness.end("it is late")
+                episode, scored = harness.episode(), harness.rpc("cube/evaluate")
+                assert (scored["reward"], scored["info"]["limits_reached"]) == (None, episode["limits_reached"])
+            with pytest.raises(RpcError) as caught:
+                harness.reset("set/judged")
+            assert harness.episode()["reward"] is None
+        return (episode["reward"], episode["unscored"], episode["limits_reached"]), str(caught.value)
+
+    for wire, play in {"openenv": over_openenv, "nemo-gym": over_nemo_gym, "mcp": over_mcp}.items():
+        with (
+            ModelServer(YES) as models,
+            serving(tmp_path, *options, wire=wire, no_token=wire != "mcp", **models.environment) as server,
+        ):
+            (reward, unscored, limits), late = play(server)
+            assert len(models.requests) == 2, wire
+        assert (reward, unscored["code"]) == (None, "judge-unavailable"), wire
+        assert limits[0].endswith("max_calls"), wire
+        assert refused in late, wire
 
 
 @pytest.mark.parametrize(

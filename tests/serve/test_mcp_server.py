@@ -1,13 +1,12 @@
 """`bench serve mcp`: an agent plays over MCP on one port, its harness has the other, and neither can be the other."""
 
-import anyio
 import httpx
 import pytest
 
 from cube.client import RpcError, TaskClient
 from cube.core import Observation
 from episode_server import serving
-from mcp_players import mcp_player
+from wire_clients import agent
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +24,6 @@ def mcp(module_tmp, packages):
 def harness(mcp):
     with TaskClient(mcp.url, token=mcp.address["token"], timeout=120) as client:
         yield client
-
-
-def agent(mcp, drive):
-    """What `drive` returns, given a client of the agent's port."""
-
-    async def run():
-        async with mcp_player(mcp.address["agent_url"], mcp.address["agent_token"]) as client:
-            return await drive(client)
-
-    return anyio.run(run)
 
 
 def test_an_agent_plays_what_the_harness_begins_and_learns_of_no_reward(mcp, harness):

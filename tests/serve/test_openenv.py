@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from episode_server import serving, write_package
+from wire_clients import Talk, talking
 
 pytestmark = pytest.mark.slow
 
@@ -23,38 +23,6 @@ def openenv(module_tmp, packages):
     wanted = (packages, "cube:counter-cube", "--sandbox", "memory", "--max-sessions", "8")
     with serving(module_tmp, *wanted, wire="openenv") as running:
         yield running
-
-
-class Talk:
-    """A connection, and short ways to use it."""
-
-    def __init__(self, socket):
-        self.socket = socket
-
-    def ask(self, message):
-        self.socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
-        return self.heard()
-
-    def heard(self):
-        return json.loads(self.socket.recv(timeout=120))
-
-    def reset(self, **keywords):
-        return self.ask({"type": "reset", "data": keywords})["data"]
-
-    def step(self, tool, **arguments):
-        return self.ask({"type": "step", "data": {"tool_name": tool, "arguments": arguments}})["data"]
-
-    def state(self):
-        return self.ask({"type": "state"})["data"]
-
-
-@contextmanager
-def talking(server, path="/ws", **headers):
-    url = server.url.replace("http://", "ws://")
-    token = server.address["token"]
-    own = {"Authorization": f"Bearer {token}"} if token else {}
-    with connect(url + path, additional_headers={**own, **headers}, proxy=None, open_timeout=60) as socket:
-        yield Talk(socket)
 
 
 def until(condition, seconds=60):

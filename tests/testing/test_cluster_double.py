@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from benchflow.cluster import Node, NodeLost, NodeRefused
-from benchflow.testing import CallFault, InProcessCluster
+from benchflow.testing import CallFault, InProcessCluster, VirtualTimeLoop
 from benchflow.testing.cluster_double import START
 
 pytestmark = pytest.mark.anyio
@@ -166,6 +166,14 @@ async def test_a_node_on_which_no_host_starts_says_why():
             await cluster.start(node)
         cluster.inject(node, START, CallFault(lost="before"))
         assert "machine-1" in await lost(cluster.start(node))
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualTimeLoop})])
+async def test_a_start_that_hangs_is_given_up():
+    async with InProcessCluster(Host, nodes=1) as cluster:
+        cluster.inject(cluster.nodes[0], START, CallFault(delay=math.inf))
+        with pytest.raises(NodeLost, match="did not start a host within 120 s"):
+            await cluster.start(cluster.nodes[0])
 
 
 async def test_a_cluster_shrinks_to_nothing_and_grows_again_with_new_nodes():

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import benchflow.trainers
 from benchflow.errors import SandboxFailure, UsageError
 from benchflow.gym import PackageBenchmarkConfig, UnscoredError
-from benchflow.trainers.package_env import LONGEST_ACTION, PackageEnv
+from benchflow.trainers.outcomes import LONGEST_ACTION
+from benchflow.trainers.package_env import PackageEnv
 from benchflow.trainers.text_space import AnyText
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"

@@ -121,7 +121,7 @@ class RayCluster:
                 await link.hello()
         except TimeoutError:
             link.kill()
-            raise NodeRefused(f"It did not start a host within {START_SEC:g} s.") from None
+            raise NodeLost(f"Node {node} did not start a host within {START_SEC:g} s.") from None
         except BaseException:
             link.kill()
             raise

@@ -62,7 +62,9 @@ def _require_ray() -> None:
     try:
         version("ray")
     except PackageNotFoundError:
-        _refuse("--engine ray needs Ray, which is not installed; run: pip install 'benchcube[ray]'", "ray-missing")
+        from cube.extras import extra_command
+
+        _refuse(f"--engine ray needs the extra 'ray': {extra_command('ray')}", "extra-missing")
 
 
 def _require_listening(address: str) -> None:

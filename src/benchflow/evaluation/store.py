@@ -158,7 +158,7 @@ def _append_whole(stream: IO[bytes], data: bytes) -> None:
 def _require_free(folder: Path) -> None:
     """Refuse a place where there is a job, or anything that would be mixed up with one."""
     if JobPlaces(folder).job.exists():
-        next_step = f"To continue it: bench eval resume {job_argument(folder)}"
+        next_step = f"Choose another name, or continue it: bench eval resume {job_argument(folder)}"
         if not _can_continue(folder):
             next_step = "It cannot be continued; choose another name."
         raise UsageError(f"Job '{folder.name}' exists in {folder.parent}. {next_step}", code="job-exists")

@@ -103,6 +103,11 @@ class Progress:
     """Held by the call that runs."""
 
 
+def limits_metadata(progress: Progress) -> dict[str, Any]:
+    """Which limits on calls of models were reached, if any."""
+    return {"limits_reached": list(progress.limits_reached)} if progress.limits_reached else {}
+
+
 class Episode(ABC):
     """One task under way. `begin` first, then calls; `close` always, at any time and from any state."""
 

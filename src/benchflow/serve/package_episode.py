@@ -31,6 +31,7 @@ from benchflow.serve.episode import (
     CallResult,
     Episode,
     ToolSpec,
+    limits_metadata,
     text_blocks,
 )
 from benchflow.serve.tool_arguments import wrong_arguments
@@ -233,9 +234,8 @@ class PackageEpisode(Episode):
                 await driver.advance()
         except Attributed as error:
             return self._end(error.verdict, _joined(text, _closing(error.verdict)), **more)
-        if limits := driver.calls.limits_reached:
-            self.progress.limits_reached = limits
-            more["limits_reached"] = list(limits)
+        self.progress.limits_reached = driver.calls.limits_reached
+        more |= limits_metadata(self.progress)
         course = driver.course
         if course.over:
             verdict = course.total()

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from benchflow.rewards import Attributed, Verdict
-from benchflow.serve.episode import Block, CallRefused, CallResult, Episode
+from benchflow.serve.episode import Block, CallRefused, CallResult, Episode, limits_metadata
 from benchflow.serve.served_tasks import ServedTask
 from benchflow.serve.server_log import Log, silent
 from benchflow.serve.server_metrics import ServerMetrics
@@ -164,7 +164,13 @@ class Sessions:
             self.metrics.refused_sessions += 1
             raise NoRoom(f"There are {self._most} sessions, as many as this server may have; try again later.")
         session = self.place(sid)
-        session.task, session.episode = task, self._open_episode(task, secrets)
+        try:
+            session.task, session.episode = task, self._open_episode(task, secrets)
+        except NoRoom:  # no node of a cluster can play it now
+            self.metrics.refused_sessions += 1
+            if known is None:
+                del self._known[session.id]
+            raise
         session.opened = session.used = time.monotonic()
         self._live += 1
         self.metrics.sessions += 1
@@ -282,8 +288,7 @@ class Sessions:
         self.metrics.count(verdict)
         told: dict[str, Any] = verdict.record() if verdict is not None else {"status": "abandoned"}
         told.pop("rewards", None)
-        if episode.progress.limits_reached:
-            told["limits_reached"] = list(episode.progress.limits_reached)
+        told |= limits_metadata(episode.progress)
         seconds = round(time.monotonic() - session.opened, 3)
         task = session.task.id if session.task is not None else None
         self.log(

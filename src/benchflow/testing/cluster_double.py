@@ -35,6 +35,10 @@ START: Final = "start"
 """The name under which faults of `Cluster.start` are injected."""
 
 
+START_SEC: Final = 120.0
+"""A start that hangs is given up, as real clusters do."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallFault:
     """What goes wrong with one call."""
@@ -113,7 +117,11 @@ class InProcessCluster:
             raise NodeLost(f"Node {node} is not in the cluster.")
         link = _InProcessLink(self, machine, self._tasks)
         machine.links.append(link)
-        await link.begin(self._host, self._arguments)
+        with anyio.move_on_after(START_SEC) as limit:
+            await link.begin(self._host, self._arguments)
+        if limit.cancelled_caught:
+            link.kill()
+            raise NodeLost(f"Node {node} did not start a host within {START_SEC:g} s.")
         return link
 
     async def close(self) -> None:

@@ -1,14 +1,20 @@
-"""Packages for trainers: a Gymnasium environment in this process, and a thin client for packages that are served.
+"""Packages for trainers: Gymnasium environments, alone or many at once over machines, and a thin client.
 
 Importing this registers `benchcube/Package-v0` where Gymnasium is installed (extra `gymnasium`); given the name
-`benchflow.trainers:benchcube/Package-v0`, `gym.make` imports it. `client` needs nothing but the standard library and
+`benchflow.trainers:benchcube/Package-v0`, `gym.make` imports it. `make_vector` makes a vector of them. `client`, for
+packages that are served, needs nothing but the standard library and
 httpx, and may be copied into another project as it is.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from benchflow.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from benchflow.trainers.vectors import make_vector
 
 ENVIRONMENT_ID: Final = "benchcube/Package-v0"
 
@@ -24,4 +30,6 @@ def register() -> None:
 if find_spec("gymnasium") is not None:
     register()
 
-__all__ = ["ENVIRONMENT_ID", "register"]
+__all__ = ["ENVIRONMENT_ID", "make_vector", "register"]
+
+__getattr__ = lazy_names(__name__, {"benchflow.trainers.vectors": "make_vector"})

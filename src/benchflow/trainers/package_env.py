@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
-import numpy as np
-from gymnasium.spaces import Box, Dict
 
 from benchflow.errors import UsageError
 from benchflow.gym import PackageBenchmarkConfig, PackageTaskConfig, UnscoredError
@@ -21,21 +19,21 @@ from benchflow.gym.driver import ActionDriver
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS
 from benchflow.gym.task import call_settings, named_package
-from benchflow.rewards import Attributed, Unscored
+from benchflow.rewards import Attributed
 from benchflow.sandbox.factory import AUTO
 from benchflow.sandbox.pulling import PullPolicy, PullSettings
-from benchflow.serve.episode import SUBMIT, CallRefused, CallResult
+from benchflow.serve.episode import SUBMIT, CallResult
 from benchflow.serve.package_episode import EpisodeLimits, PackageEpisode
 from benchflow.task.package import TaskPackage
-from benchflow.trainers.text_space import AnyText
-
-LONGEST_ACTION: Final = 100_000
-"""Characters of a command; the kernel takes 128 KiB."""
-LONGEST_TEXT: Final = 1 << 20
-"""Characters of an observation. Prompts are never shortened, and the output of a command already is."""
-NO_EXIT_CODE: Final = 0
-
-Observation = dict[str, Any]
+from benchflow.trainers.outcomes import (
+    Observation,
+    Stepped,
+    action_space,
+    not_an_action,
+    observation_space,
+    observed,
+    take_action,
+)
 
 
 class PackageEnv(gymnasium.Env[Observation, str]):
@@ -68,8 +66,8 @@ class PackageEnv(gymnasium.Env[Observation, str]):
             self._config = _config(package, sandbox=sandbox, base_image=base_image, pull=pull)
         self._calls: Final = call_settings(self._config)
         self.render_mode = render_mode
-        self.observation_space = Dict(text=AnyText(LONGEST_TEXT), exit_code=Box(-255, 255, (), np.int64))
-        self.action_space = AnyText(LONGEST_ACTION)
+        self.observation_space = observation_space()
+        self.action_space = action_space()
         self._limits: Final = EpisodeLimits(time_limit_sec, max_steps)
         self._strict: Final = strict
         self._seeded = self._config.seed is not None
@@ -104,9 +102,9 @@ class PackageEnv(gymnasium.Env[Observation, str]):
         except Attributed as error:
             raise UnscoredError(error.verdict) from error
         self._episode = episode
-        text = "\n".join(block.data for block in prompt if block.media_type is None)
-        self._shown = text
-        return _observed(text), {"seed": drawn}
+        observation = observed(CallResult(prompt).text)
+        self._shown = observation["text"]
+        return observation, {"seed": drawn}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Run a command, or `submit`. Nothing is run after the end of an episode."""
@@ -114,29 +112,13 @@ class PackageEnv(gymnasium.Env[Observation, str]):
         if episode is None or episode.finished:
             raise gymnasium.error.ResetNeeded("The episode is over or has not begun: call reset() first.")
         if not self.action_space.contains(action):
-            raise UsageError(f"An action is a text of at most {LONGEST_ACTION:,} characters, not {str(action)[:60]!r}.")
+            raise not_an_action(action)
         name, arguments = (SUBMIT, {}) if action.strip() == SUBMIT else ("bash", {"command": action})
-        try:
-            result: CallResult = LOOP.run(episode.call, name, arguments)
-        except CallRefused as refused:
-            result = CallResult((), metadata={"refused": refused.reason})
-            return self._outcome(action, str(refused), result, None)
-        except Attributed as error:
-            return self._outcome(action, str(error.verdict.reason), CallResult((), finished=True), error.verdict)
-        unscored = episode.verdict if isinstance(episode.verdict, Unscored) else None
-        return self._outcome(action, result.text, result, unscored)
-
-    def _outcome(
-        self, action: str, text: str, result: CallResult, verdict: Unscored | None
-    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """What a step returns; without a score it is raised, or has the reward NaN."""
-        info = _info(result, verdict)
-        if self._strict and "unscored" in info:
-            raise UnscoredError(verdict or Unscored(**info["unscored"]))
-        self._shown = f"$ {action}\n{text}"
-        limited = result.finished and info["ended_by"] != SUBMIT
-        reward = float("nan") if "unscored" in info else result.reward or 0.0
-        return _observed(text, result.metadata), reward, result.finished and not limited, limited, info
+        stepped: Stepped = LOOP.run(take_action, episode, name, arguments)
+        if self._strict and stepped.unscored is not None:
+            raise UnscoredError(stepped.unscored)
+        self._shown = f"$ {action}\n{stepped.observation['text']}"
+        return stepped.observation, stepped.reward, stepped.terminated, stepped.truncated, stepped.info
 
     def render(self) -> str | None:
         """The last command and what it printed; the prompt after a reset."""
@@ -165,26 +147,3 @@ def _config(package: str | Path, **settings: Any) -> PackageTaskConfig:
     if len(found) != 1:
         raise UsageError(f"{package} has {len(found)} packages; an environment plays one: name it.")
     return PackageTaskConfig.model_validate(found[0])
-
-
-def _observed(text: str, metadata: Mapping[str, Any] | None = None) -> Observation:
-    if len(text) > LONGEST_TEXT:
-        raise UsageError(f"A text of {len(text):,} characters exceeds the {LONGEST_TEXT:,} of an observation.")
-    code = (metadata or {}).get("exit_code", NO_EXIT_CODE)
-    return {"text": text, "exit_code": np.array(code, np.int64)}
-
-
-def _info(result: CallResult, verdict: Unscored | None) -> dict[str, Any]:
-    """What is known beside the reward: `scored` where a state was verified, with its metrics or the reason."""
-    metadata = dict(result.metadata)
-    info = {key: value for key, value in metadata.items() if key not in ("exit_code", "status", "rewards", "error")}
-    if result.finished:
-        info.setdefault("ended_by", SUBMIT if verdict is None or metadata else "environment")
-    if verdict is not None:
-        names = ("category", "phase", "code", "reason")
-        return {**info, "scored": False, "unscored": {name: str(getattr(verdict, name)) for name in names}}
-    if metadata.get("status") == "unscored":  # of a step on the way
-        return {**info, "scored": False, "unscored": dict(metadata["error"])}
-    if result.reward is not None:
-        info |= {"scored": True, "rewards": dict(metadata.get("rewards") or {"reward": result.reward})}
-    return info

@@ -195,7 +195,8 @@ class CubeResourcesServer:
         with _in_use(session):
             verdict = await session.play.verdict()
             await session.play.close()
-        about = {"task_id": session.play.task_id, "rewards": dict(verdict.details.get("rewards") or {})}
+        rewards = dict(verdict.details.get("rewards") or {})
+        about = {"task_id": session.play.task_id, "rewards": rewards, **_limits(verdict)}
         if verdict.reward is not None:
             reply = _json({**body, **about, "reward": verdict.reward})
         else:
@@ -206,7 +207,7 @@ class CubeResourcesServer:
         reason = dict(verdict.unscored or {})
         if not self._mask_unscored:
             sentence = f"The episode has no score, and none is invented: {reason.get('reason', 'no reason is known')}"
-            return _json({"error": sentence, "reward": None, "unscored": reason}, 500)
+            return _json({"error": sentence, "reward": None, "unscored": reason, **_limits(verdict)}, 500)
         marks = {FAILURE_CLASS: "unscored", "instance_config": {"mask_sample": True}}
         return _json({**body, **about, **marks, "reward": 0.0, "unscored": reason})
 
@@ -331,3 +332,8 @@ def _with_cookie(response: Response, session_id: str) -> Response:
     """Sent with every reply: NeMo Gym's agents use the cookies of the latest one."""
     response.set_cookie(COOKIE, session_id, httponly=True)
     return response
+
+
+def _limits(verdict: Verdict) -> dict[str, Any]:
+    """Limits that the episode reached, if it is known to have reached any."""
+    return {key: value for key, value in verdict.details.items() if key == "limits_reached"}

@@ -29,7 +29,6 @@ from benchflow.evaluation.scaled.scaled_runner import ScaledRunner
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, read_lines
 from benchflow.testing import CallFault, InProcessCluster, VirtualTimeLoop
-from benchflow.testing.cluster_double import START
 
 SEEDS = int(os.environ.get("LOSSES", "6"))
 TASKS, ATTEMPTS = 2, 4
@@ -88,7 +87,7 @@ class Trouble:
         chance = self.chance
         if chance.random() >= self.rate:
             return None
-        seconds = chance.choice([1.0, 29.0, 31.0, 90.0, 90.0 if method == START else math.inf])
+        seconds = chance.choice([1.0, 29.0, 31.0, 90.0, math.inf])
         return chance.choice(
             [
                 CallFault(lost=chance.choice(["before", "during", "after"]), unnoticed=chance.random() < 0.5),

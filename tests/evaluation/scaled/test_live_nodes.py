@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.errors import InfrastructureFailure
+from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.scaled.abilities import Demand, NodeFacts
 from benchflow.evaluation.scaled.admission import Vitals
 from benchflow.evaluation.scaled.fleet import Fleet
@@ -139,6 +140,35 @@ def test_after_its_pause_a_node_gets_one_trial_and_works_again_when_that_succeed
     in_virtual_time(main)
 
 
+def test_a_node_that_is_slow_to_start_is_tried_again_and_joins(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async with InProcessCluster(Host, (), nodes=2) as cluster:
+            slow = cluster.nodes[1]
+            cluster.inject(slow, START, CallFault(delay=math.inf))
+            fleet = Fleet(cluster, said.append)
+            await fleet.open()
+            assert slow.id not in fleet.hosts
+            async with fleet.working(JobPlaces(tmp_path)):
+                await anyio.sleep(60)
+                assert slow.id in fleet.hosts
+            await fleet.close()
+
+    in_virtual_time(main)
+    assert [each for each in said if "within 120 s" in each or "has joined" in each] == said[:2]
+
+
+def test_where_no_node_starts_in_time_the_job_is_refused_with_that_reason() -> None:
+    async def main() -> None:
+        async with InProcessCluster(Host, (), nodes=1) as cluster:
+            cluster.inject(cluster.nodes[0], START, CallFault(delay=math.inf))
+            with pytest.raises(UsageError, match=r"No node .* did not start a host within 120 s"):
+                await Fleet(cluster, lambda _: None).open()
+
+    in_virtual_time(main)
+
+
 def test_a_job_ends_with_a_reason_when_every_node_has_been_given_up(tmp_path: Path) -> None:
     tried: list[int] = []
 
@@ -209,7 +239,7 @@ def test_a_clock_that_is_set_back_does_not_end_a_rollout_before_it_began(monkeyp
     assert ended.timing["total"] >= 0
 
 
-def test_a_node_that_is_lost_while_it_starts_is_named_once_and_tried_again() -> None:
+def test_a_node_that_is_lost_while_it_starts_is_named_once_and_not_refused() -> None:
     said: list[str] = []
 
     async def main() -> int:
@@ -223,4 +253,3 @@ def test_a_node_that_is_lost_while_it_starts_is_named_once_and_tried_again() -> 
 
     assert in_virtual_time(main) == 0
     assert [text.count("Node ") for text in said] == [1]
-    assert said[0].endswith(" It is tried again later.")

@@ -47,6 +47,23 @@ async def test_tokens_and_cost_are_limited(limits, name, wired):
         assert it.grant.limit.name == name
 
 
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [(CallLimits(max_tokens=100), "max_tokens"), (CallLimits(max_cost_usd=0.0001), "max_cost")],
+)
+async def test_calls_that_nobody_waits_for_count_by_what_was_sent(limits, name, wired):
+    asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 100}]}
+    async with wired(Stream([], hang=True), limits=limits) as it:
+        with pytest.raises(httpx.ReadTimeout):
+            await it.post(body=asked, timeout=1.0)
+        await it.recorded()
+        assert (await it.post(body=asked)).status_code == 403
+        assert (it.grant.limit.name, len(it.upstream.asked)) == (name, 1)
+        assert (it.calls[0].outcome, it.calls[0].estimated, it.calls[0].usage["input_tokens"] > 100) == (
+            "aborted", True, True,
+        )  # fmt: skip
+
+
 async def test_a_cost_limit_needs_a_known_price(wired):
     async with wired(answer(OPENAI), limits=CallLimits(max_cost_usd=1.0)) as it:
         refused = await it.post(body={"model": "home-made", "messages": []})

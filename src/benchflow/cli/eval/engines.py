@@ -1,5 +1,5 @@
-"""`--engine`: where the rollouts of a job are carried out. The engine is no part of what a job is: it can be continued
-with another one."""
+"""`--engine`: where the rollouts of a job are carried out. It is not part of a job's identity: a job can be
+resumed with another one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import Command
-from benchflow.cli.terminal import note, printable
+from benchflow.cli.terminal import is_terminal, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.breaker import DEFAULT_RULES, BreakerRules
 from benchflow.evaluation.job import refuse_secrets
@@ -155,9 +155,14 @@ def _opened_fleet(address: str | None, jobs: Sequence[PlannedJob], builds: int) 
     arguments = (tuple(job.request for job in jobs), asked, settings)
     cluster = RayCluster(address, "benchflow.evaluation.scaled.node_host:NodeHost", arguments)
     fleet = Fleet(cluster, lambda text: note(printable(text)))
+    live = is_terminal(sys.stderr)
     try:
-        cluster.connect()
+        if live:
+            note("Connecting to the Ray cluster. This can take a minute.")
+        connected = cluster.connect()
         anyio.run(fleet.open)
+        if live:
+            note(f"The cluster at {connected} has {_size(fleet)}.")
         for sentence in check_launch(tasks, list(fleet.facts.values())):
             note(printable(sentence))
         yield fleet
@@ -165,11 +170,15 @@ def _opened_fleet(address: str | None, jobs: Sequence[PlannedJob], builds: int) 
         anyio.run(fleet.close)
 
 
+def _size(fleet: Fleet) -> str:
+    nodes, processors = len(fleet.facts), sum(facts.processors for facts in fleet.facts.values())
+    return f"{nodes} node{'s' * (nodes != 1)} for rollouts, with {processors:g} processor{'s' * (processors != 1)}"
+
+
 def _refuse_job_limits(request: JobRequest) -> None:
     """Each node has a gateway of its own, which knows nothing of the calls on others."""
     for key, option in _OF_JOBS.items():
         if getattr(request, key) is not None:
-            message = (
-                f"{option} limits the whole job, which --engine ray cannot do over nodes; limit each rollout instead."
-            )
+            instead = "--concurrency" if key == "concurrent_calls" else option.replace("--job-", "--")
+            message = f"{option} limits the whole job, which --engine ray does not support; use {instead} instead."
             raise UsageError(message, code="ray-limit")

@@ -51,13 +51,20 @@ def _notes(report: MergeReport) -> list[str]:
     if report.without_folder:
         count = len(report.without_folder)
         shown = ", ".join(report.without_folder[:_LISTED]) + (" …" if count > _LISTED else "")
-        told.append(f"{count} results are without the folder of their rollout, which their job does not have: {shown}")
+        results = "1 result is" if count == 1 else f"{count} results are"
+        told.append(f"{results} without the folder of a rollout, which no job has: {shown}")
     if report.missing > 0:
         resume = f"bench eval resume {job_argument(report.folder)}"
-        shards = missing_shards(report)
+        shards = _few(missing_shards(report))
         which = f" (not merged: shard {', '.join(shards)})" if shards else ""
-        told.append(f"{report.missing} of {report.record.planned} rollouts are missing{which}; to run them: {resume}")
+        are, them = ("is", "it") if report.missing == 1 else ("are", "them")
+        missing = f"{report.missing} of {report.record.planned} rollouts {are} missing{which}"
+        told.append(f"{missing}; to run {them}: {resume}")
     return told
+
+
+def _few(shards: list[str]) -> list[str]:
+    return [*shards[:_LISTED], "…"] if len(shards) > _LISTED else shards
 
 
 def missing_shards(report: MergeReport) -> list[str]:
@@ -68,7 +75,7 @@ def missing_shards(report: MergeReport) -> list[str]:
         return []
     count = counts.pop()
     found = {shard.index for shard in shards if shard is not None}
-    return [f"{index}/{count}" for index in range(1, count + 1) if index not in found][:_LISTED]
+    return [f"{index}/{count}" for index in range(1, count + 1) if index not in found]
 
 
 def _document(report: MergeReport) -> dict[str, Any]:

@@ -31,16 +31,16 @@ from benchflow.record.reading.live_rollouts import LiveResults, LiveRollout, Liv
     metavar="SEC",
     default=1.0,
     show_default=True,
-    help="Time between two looks.",
+    help="Time between two updates.",
 )
-@click.option("--once", is_flag=True, help="Look once, and exit.")
+@click.option("--once", is_flag=True, help="Print the current state once, and exit.")
 @jobs_dir_option
 @json_option
 def watch_command(job: str, interval: float, once: bool, jobs_dir: Path, as_json: bool) -> int:
     """Watch a running job, also from another terminal, until it ends.
 
-    Shows for each running rollout its phase, its last action, and the tokens and the cost that its agent has reported;
-    of a job on a cluster also its nodes. With --json there is one look, and one document. Nothing is changed.
+    Shows the phase and the last action of each running rollout, and the tokens and the cost that its agent has
+    reported; for a job on a cluster also its nodes. With --json the state is printed once. Nothing is changed.
     """
     found = Job.find(jobs_dir, job)
     live = LiveRollouts(found.folder)
@@ -122,8 +122,12 @@ def _document(job: Job, live: LiveRollouts) -> dict[str, Any]:
         "done": done,
         "unscored": unscored,
         "rollouts": [plain(rollout) for rollout in running],
-        **({"nodes": [_node(node) for node in nodes.nodes], "waiting": nodes.waiting} if nodes is not None else {}),
+        **(_cluster(nodes) if nodes is not None else {}),
     }
+
+
+def _cluster(nodes: JobNodes) -> dict[str, Any]:
+    return {"nodes": [_node(node) for node in nodes.nodes], "waiting": nodes.waiting, "message": nodes.message}
 
 
 def _node(node: JobNode) -> dict[str, Any]:

@@ -30,13 +30,13 @@ def node_lines(nodes: JobNodes | None, width: int | None = None) -> list[str]:
 def _node(node: JobNode) -> str:
     counts = f"{len(node.rollouts)} running, {node.finished} done" + (f", {node.lost} lost" if node.lost else "")
     if node.state in ("lost", "refused"):
-        return f"node {node.name}: {node.state}; {node.reason or 'not used'}"
+        reason = (node.reason or "not used").split(" was lost: ", 1)[-1]  # its name and state are shown already
+        return f"node {node.name}: {node.state}; {reason}"
     state = "" if node.state == "ready" else f"{node.state}, "
     parts = [f"node {node.name}: {state}{counts}"]
-    if node.memory_free_mb is not None and node.memory_mb is not None:
-        parts.append(f"{_gb(node.memory_free_mb)} of {_gb(node.memory_mb)} GB of memory free")
-    if node.disk_free_mb is not None:
-        parts.append(f"{_gb(node.disk_free_mb)} GB of disk free")
+    sizes = ((node.memory_free_mb, "memory"), (node.disk_free_mb, "disk"))
+    if free := [f"{_gb(size)} GB {kind}" for size, kind in sizes if size is not None]:
+        parts.append(f"free: {', '.join(free)}")
     if node.clock_offset_sec is not None:
         ahead = "ahead" if node.clock_offset_sec > 0 else "behind"
         parts.append(f"clock {abs(node.clock_offset_sec):g} s {ahead}")

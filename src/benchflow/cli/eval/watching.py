@@ -71,7 +71,7 @@ class Watching(Observer):
 
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         self._running -= 1
-        self.say(f"{self._name(item)}: {self.describe(item, result).rstrip('.')}; again in {delay:g} s")
+        self.say(f"{self._name(item)}: {self.describe(item, result).rstrip('.')}; retried in {delay:g} s")
 
     def paused(self, result: Result, delay: float) -> None:
         self._pause = f"paused: nothing new starts until one rollout does; next try in {delay:g} s or less"

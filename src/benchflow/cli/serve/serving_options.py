@@ -20,8 +20,11 @@ from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
     from benchflow.serve.http_server import Port
-    from benchflow.serve.opening import Opener
+    from benchflow.serve.opening import EpisodeSettings, Opener
+    from benchflow.serve.remote.cluster_opener import ClusterOpener
     from benchflow.serve.sessions import Sessions
+
+    AnyOpener = Opener | ClusterOpener
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NEEDED: Final = ("httpx", "mcp", "starlette", "uvicorn", "websockets")
@@ -43,11 +46,24 @@ _OPTIONS: Final = (
     click.option(
         "--pull", type=click.Choice(["missing", "always", "never"]), default="missing", help="When to pull images."
     ),
-    click.option("--isolation", type=click.Choice(ISOLATIONS), metavar="VALUE", help="What verifiers see, for all."),
     click.option(
-        "--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of an episode."
+        "--isolation",
+        type=click.Choice(ISOLATIONS),
+        metavar="VALUE",
+        help="What verifiers see, instead of what packages declare.",
     ),
-    click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
+    click.option(
+        "--agent-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SEC",
+        help="Time limit of a step, instead of the package's.",
+    ),
+    click.option(
+        "--max-calls",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Maximum tool calls of an episode, which is then scored.",
+    ),
     click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
     served_limit_options,
     click.option(
@@ -56,7 +72,7 @@ _OPTIONS: Final = (
         metavar="N",
         default=256,
         show_default=True,
-        help="Episodes at one time.",
+        help="Maximum number of episodes at once.",
     ),
     click.option(
         "--reap-after",
@@ -64,7 +80,19 @@ _OPTIONS: Final = (
         default=900.0,
         show_default=True,
         metavar="SEC",
-        help="End sessions that are unused for this long.",
+        help="End sessions that have not been used for this long.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Play episodes here, or on the nodes of a Ray cluster.",
+    ),
+    click.option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster; default: RAY_ADDRESS, or the cluster of this machine.",
     ),
     json_option,
 )
@@ -97,16 +125,22 @@ class ServingOptions:
     concurrent_calls: int | None
     max_sessions: int
     reap_after: float
+    engine: str
+    ray_address: str | None
     as_json: bool
 
-    def opener(self) -> Opener:
+    def opener(self) -> AnyOpener:
         """What is served; refuses wrong usage before anything listens."""
         require_extra()
+        if self.ray_address is not None and self.engine != "ray":
+            raise UsageError("--ray-address applies to --engine ray.", code="unused-option")
         from benchflow.models.gateway.call_limits import CallLimits
-        from benchflow.serve.opening import Opener
+        from benchflow.serve.opening import EpisodeSettings, Opener
         from benchflow.serve.package_episode import EpisodeLimits
 
-        each = (self.max_model_calls, self.max_tokens, self.max_cost_usd, self.max_model_time)
+        limits = EpisodeLimits(self.agent_timeout, self.max_calls)
+        each = CallLimits(self.max_model_calls, self.max_tokens, self.max_cost_usd, self.max_model_time)
+        settings = EpisodeSettings(self.sandbox, self.base_image, self.pull, self.isolation, limits, each)
         whole = (
             self.server_max_model_calls,
             self.server_max_tokens,
@@ -114,19 +148,24 @@ class ServingOptions:
             self.server_max_model_time,
             self.concurrent_calls,
         )
-        return Opener(
-            self.sources,
-            sandbox=self.sandbox,
-            base_image=self.base_image,
-            pull=self.pull,
-            isolation=self.isolation,
-            limits=EpisodeLimits(self.agent_timeout, self.max_calls),
-            records=self.records,
-            call_limits=CallLimits(*each),
-            server_limits=CallLimits(*whole),
-        )
+        if self.engine == "ray":
+            if any(limit is not None for limit in whole):
+                message = (
+                    "Limits on the model calls of the whole server cannot be held over the nodes of --engine ray; limit"
+                    " each episode instead."
+                )
+                raise UsageError(message, code="ray-limit")
+            return self._on_nodes(settings)
+        return Opener(self.sources, settings, records=self.records, server_limits=CallLimits(*whole))
 
-    def sessions(self, opener: Opener) -> Sessions:
+    def _on_nodes(self, settings: EpisodeSettings) -> ClusterOpener:
+        """The same on a cluster that this process is connected to now."""
+        from benchflow.serve.remote.ray_opener import ray_opener
+        from benchflow.serve.server_log import ServerLog
+
+        return ray_opener(self.sources, settings, self.ray_address, records=self.records, log=ServerLog())
+
+    def sessions(self, opener: AnyOpener) -> Sessions:
         """A table of sessions that writes its log to standard error."""
         from benchflow.serve.server_log import ServerLog
         from benchflow.serve.sessions import Sessions
@@ -138,7 +177,7 @@ class ServingOptions:
 
         return open_port(self.host, self.port, token_file=self.token_file, no_token=self.no_token)
 
-    def announcement(self, protocol: str, how: str, opener: Opener, port: Port) -> Callable[[], None]:
+    def announcement(self, protocol: str, how: str, opener: AnyOpener, port: Port) -> Callable[[], None]:
         """Says that everything is served at one port; `how` names the protocol to people, as in "over ORS"."""
 
         def say() -> None:
@@ -157,7 +196,7 @@ def serving_options(command: Command) -> Command:
 
 
 def background(
-    opener: Opener, sessions: Sessions, own: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    opener: AnyOpener, sessions: Sessions, own: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 ) -> Callable[[], Any]:
     """What lives as long as a server: what is its own, its sessions, the backends and benchmarks that they use."""
 

@@ -117,6 +117,7 @@ class Fleet:
                 group.start_soon(self._start, node)
         if not self.hosts:
             reasons = [f"{members[id_]}: {reason}" for id_, reason in self.refused.items() if id_ in members]
+            reasons += [reason for id_, reason in self._losses.items() if id_ in members]
             why = f" {' '.join(reasons)}" if reasons else " Start one with `ray start --address=…` and --num-cpus."
             message = f"No node of the cluster can run rollouts.{why}"
             raise UsageError(message, code="no-nodes")
@@ -135,6 +136,7 @@ class Fleet:
     async def _start(self, node: Node) -> Host | None:
         self._starting.add(node.id)
         name = self._watch(node).name
+        node = replace(node, host=name)  # messages call it what displays and results call it
         link: Link | None = None
         try:
             link = await self._cluster.start(node)
@@ -157,29 +159,36 @@ class Fleet:
     def _not_used(self, node: Node, error: Exception) -> None:
         """A host could not be started: a node that was lost or silent has another chance later, another has not."""
         self._failures[node.id] = self._failures.get(node.id, 0) + 1
-        if isinstance(error, NodeLost):
-            self.say(f"{error} It is tried again later.")
+        if isinstance(error, NodeLost | TimeoutError):
+            silent = f"Node {node} did not report what it has within {FACTS_SEC:g} s."
+            self._losses[node.id] = silent if isinstance(error, TimeoutError) else str(error)
+            self.say(self._losses[node.id])
             return
-        reason = f"It did not tell what it has within {FACTS_SEC:g} s."
-        if not isinstance(error, TimeoutError):
-            reason = str(error) if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
-            self.refused[node.id] = reason
-        self.say(f"Node {node} is not used: {reason}")
+        self.refused[node.id] = str(error) if isinstance(error, NodeRefused) else f"{type(error).__name__}: {error}"
+        self.say(f"Node {node} is not used: {self.refused[node.id]}")
 
     @asynccontextmanager
     async def working(self, places: JobPlaces) -> AsyncIterator[None]:
-        """Pulse all nodes, take in those that join, and show them in the folder of the job, until the block ends."""
+        """`watched`, with the nodes shown in the folder of the job."""
         board = NodeBoard(places, self.look)
-        async with anyio.create_task_group() as group:
+        async with self.watched() as group:
             group.start_soon(board.keep)
+            try:
+                yield
+            finally:
+                board.end()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[TaskGroup]:
+        """Pulse all nodes and take in those that join, until the block ends; the group ends with it."""
+        async with anyio.create_task_group() as group:
             for host in self.hosts.values():
                 group.start_soon(self._pulse, host)
             group.start_soon(self._watch_members, group)
             try:
-                yield
+                yield group
             finally:
                 group.cancel_scope.cancel()
-                board.end()
 
     async def _watch_members(self, group: TaskGroup) -> None:
         while True:
@@ -203,7 +212,7 @@ class Fleet:
             await anyio.sleep(min(2.0**failures, _LONGEST_REST))
         host = await self._start(node)
         if host is not None:
-            self.say(f"Node {node} has joined.")
+            self.say(f"Node {host.node} has joined.")
             self._serve()
             await self._pulse(host)
 

@@ -207,7 +207,7 @@ class NodeHost:
         task = order.task
         payload: Any = None
         if task.cube is not None:
-            payload = _cube_payload(*task.cube, task.digest)
+            payload = cube_payload(*task.cube, task.digest)
         elif task.parcel is not None:
             payload = self._arrivals.known(task.parcel)
             if payload is None:
@@ -293,7 +293,7 @@ class NodeHost:
                 await self._end_rollouts()
 
 
-def _cube_payload(name: str, config: str, digest: str | None) -> Any:
+def cube_payload(name: str, config: str, digest: str | None) -> Any:
     """A task of a cube, which must be the same one as on the driver."""
     import hashlib
 

@@ -13,7 +13,7 @@ from benchflow.record.reading.live_rollouts import LiveRollout
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What a host is told of the command that it works for."""
+    """What a host knows of the command that it works for."""
 
     builds: int = 2
     """At once."""

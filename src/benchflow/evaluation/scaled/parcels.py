@@ -12,7 +12,9 @@ import os
 import shutil
 from collections import OrderedDict
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.scratch import scratch_folder
@@ -23,6 +25,9 @@ from benchflow.task.bundles.canonical_archive import write_members
 from benchflow.task.bundles.kept_packages import hold, packages_place
 from benchflow.task.bundles.package_files import listed_packages
 from benchflow.task.package import TaskPackage, load_package
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.scaled.fleet import Host
 
 CHUNK_BYTES: Final = 4 << 20
 MOST_BYTES: Final = 64 << 20
@@ -93,6 +98,30 @@ def _made(package: TaskPackage) -> Parcel:
         write_members(stream, INDEX_NAME, index.render(), index.members, contents.sources)
     with file.open("rb", buffering=0) as written:
         return Parcel(hashlib.file_digest(written, "sha256").hexdigest(), file.stat().st_size, file)
+
+
+async def give(host: Host, digest: str, parcels: Parcels, package: TaskPackage) -> None:
+    """Send a package to a node, unless it is there or on its way."""
+    while (sent := host.parcels.get(digest)) is not None:
+        await sent.wait()
+        if host.parcels.get(digest) is sent:
+            return
+    sent = host.parcels[digest] = anyio.Event()
+    parcel = None
+    try:
+        parcel = parcels.parcel(package)
+        offset = 0
+        while offset < parcel.size:
+            part = parcel.part(offset)
+            await host.call("take", digest, offset, parcel.size, part)
+            offset += len(part)
+    except BaseException:
+        del host.parcels[digest]
+        raise
+    finally:
+        if parcel is not None:
+            parcel.discard()
+        sent.set()
 
 
 class Arrivals:

@@ -24,7 +24,7 @@ from benchflow.evaluation.scaled.fleet import Fleet, Host
 from benchflow.evaluation.scaled.folder_travel import take_back
 from benchflow.evaluation.scaled.lost_attempts import record_here, record_unscored
 from benchflow.evaluation.scaled.orders import Answer, FolderStream, Order, OrderedTask
-from benchflow.evaluation.scaled.parcels import Parcels
+from benchflow.evaluation.scaled.parcels import Parcels, give
 from benchflow.evaluation.scaled.scoring_again import not_scored_again, send_kept
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.work import TaskRef, WorkItem
@@ -135,36 +135,13 @@ class ScaledRunner:
     async def _answer(self, host: Host, order: Order, item: WorkItem, method: str, *more: object) -> Answer:
         for _ in range(_SENDS):
             if order.task.parcel is not None:
-                await self._give(host, order.task.parcel, item.task.payload)
+                await give(host, order.task.parcel, self._parcels, item.task.payload)
             answer: Answer | None = await host.call(method, order, *more)
             if answer is not None:
                 return answer
             host.parcels.pop(order.task.parcel or "", None)
         message = f"The package {item.task.name} is damaged on node {host.node} each time it arrives."
         raise BenchflowError(message, code="parcel-damaged")
-
-    async def _give(self, host: Host, digest: str, package: TaskPackage) -> None:
-        """Send a package to a node, unless it is there or on its way."""
-        while (sent := host.parcels.get(digest)) is not None:
-            await sent.wait()
-            if host.parcels.get(digest) is sent:
-                return
-        sent = host.parcels[digest] = anyio.Event()
-        parcel = None
-        try:
-            parcel = self._parcels.parcel(package)
-            offset = 0
-            while offset < parcel.size:
-                part = parcel.part(offset)
-                await host.call("take", digest, offset, parcel.size, part)
-                offset += len(part)
-        except BaseException:
-            del host.parcels[digest]
-            raise
-        finally:
-            if parcel is not None:
-                parcel.discard()
-            sent.set()
 
     def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         return self._local.can_score_again(item, folder, result)

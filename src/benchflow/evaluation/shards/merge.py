@@ -61,7 +61,8 @@ def merge_jobs(jobs: Sequence[Job], jobs_dir: Path, name: str) -> MergeReport:
             raise UsageError(message, code="job-exists") from error
         except OSError as error:
             code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "store-unwritable"
-            message = f"Cannot merge into {jobs_dir / name}: {error.strerror or error}. Nothing was written."
+            where = f" ({error.filename})" if error.filename is not None else ""
+            message = f"Cannot merge into {jobs_dir / name}: {error.strerror or error}{where}. Nothing was written."
             raise InfrastructureFailure(message, code=code) from error
 
 
@@ -126,32 +127,48 @@ def _write_records(everything: Merged, places: JobPlaces) -> Summary:
 
 
 def _copy_rollouts(everything: Merged, places: JobPlaces) -> Iterator[str]:
-    """Copy the folders of all rollouts, also of those that were killed; yields results whose folder is missing."""
+    """Copy the folders of all rollouts, also of those that were killed; yields results whose folder is missing.
+
+    Of a rollout that several jobs share, the folder is that of the job its results are from, if it has one.
+    """
     places.rollouts.mkdir()
-    copied = set()
+    found: dict[str, Path] = {}
     for source in everything.sources:
-        rollouts = source.job.places.rollouts
-        for folder in sorted(rollouts.iterdir()) if rollouts.is_dir() else ():
-            owner = everything.owners.get(folder.name, source)
-            if owner is source and folder.name not in copied and folder.is_dir():
-                _copy_tree(folder, places.rollouts / folder.name)
-                copied.add(folder.name)
-    yield from (rollout for rollout in everything.owners if rollout not in copied)
+        for folder in _rollouts(source.job.places.rollouts):
+            if everything.owners.get(folder.name) is source:
+                found[folder.name] = folder
+            else:
+                found.setdefault(folder.name, folder)
+    for name, folder in found.items():
+        _copy_tree(folder, places.rollouts / name)
+    yield from (rollout for rollout in everything.owners if rollout not in found)
+
+
+def _rollouts(parent: Path) -> list[Path]:
+    """The folders of rollouts. A link is none: it can lead to anything outside of the job."""
+    entries = sorted(parent.iterdir()) if parent.is_dir() else []
+    return [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
 
 
 def _copy_tree(source: Path, target: Path) -> None:
     """Folders, regular files and links, with their permissions and times. Raises `OSError` for anything else."""
-    target.mkdir()
-    for entry in sorted(os.scandir(source), key=lambda each: each.name):
-        place = target / entry.name
-        if entry.is_symlink():
-            place.symlink_to(Path(entry.path).readlink())
-        elif entry.is_dir():
-            _copy_tree(Path(entry.path), place)
-        else:
-            status = copy_file(Path(entry.path), place)
-            os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
-    shutil.copystat(source, target)
+    left, made = [(source, target)], []
+    while left:  # no recursion: folders that came out of a sandbox can be nested deeply
+        origin, copy = left.pop()
+        copy.mkdir()
+        made.append((origin, copy))
+        with os.scandir(origin) as entries:
+            for entry in entries:
+                path, place = Path(entry.path), copy / entry.name
+                if entry.is_symlink():
+                    place.symlink_to(path.readlink())
+                elif entry.is_dir():
+                    left.append((path, place))
+                else:
+                    status = copy_file(path, place)
+                    os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for origin, copy in reversed(made):
+        shutil.copystat(origin, copy)
 
 
 def _last_pass(sources: Sequence[Source]) -> dict[str, Any] | None:
@@ -161,7 +178,10 @@ def _last_pass(sources: Sequence[Source]) -> dict[str, Any] | None:
         path = source.job.places.rescore
         try:
             document = parse_json(path.read_bytes())
-            passes.append((int(document["number"]), document["finished_at"]))
+            number, end = int(document["number"]), document["finished_at"]
+            if not isinstance(end, str | None):
+                raise ValueError("'finished_at' is not a time")
+            passes.append((number, end))
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError) as error:
@@ -170,7 +190,8 @@ def _last_pass(sources: Sequence[Source]) -> dict[str, Any] | None:
         return None
     number = max(each for each, _ in passes)
     ends = [end for each, end in passes if each == number]
-    return {"number": number, "finished_at": None if None in ends else max(ends)}
+    finished = [end for end in ends if end is not None]
+    return {"number": number, "finished_at": max(finished) if len(finished) == len(ends) else None}
 
 
 def _sweep(jobs_dir: Path) -> None:

@@ -16,6 +16,7 @@ import anyio
 
 from benchflow.models.gateway.call_failures import CallFailure
 from benchflow.models.gateway.call_limits import LimitReached, with_estimates
+from benchflow.models.gateway.call_prices import cost_of
 from benchflow.models.gateway.grants import Access
 from benchflow.models.gateway.wire_answers import read_answer
 from benchflow.record.model_calls import CallRetry
@@ -46,6 +47,8 @@ class ChatCall:
         self._replayed = False
         self._queued: float | None = None
         self._over = False
+        self._given_up: dict[str, Any] = {}
+        """What is recorded of the use of a call that was ended before its answer."""
 
     @property
     def costs(self) -> bool:
@@ -70,16 +73,17 @@ class ChatCall:
                     yield
                 if limit.cancelled_caught and left is not None:
                     reached = meter.out_of_time(max(self._spent, left))
-                    self._end({})
+                    self._given_up = self._end_without_answer()
                     self._require_within(reached)
             finally:
                 if not self._over:
-                    self.aborted()
+                    self._given_up = self._end_without_answer()
+                    self._record("aborted", None, **self._given_up)
 
     def _require_within(self, reached: LimitReached | None) -> None:
         if reached is not None:
             self._access.grant.reach(reached)
-            self._record("limited", None, code=reached.name, message=str(reached))
+            self._record("limited", None, code=reached.name, message=str(reached), **self._given_up)
             raise CallLimited(reached)
 
     def refused(self, failure: CallFailure) -> None:
@@ -108,7 +112,7 @@ class ChatCall:
 
     def answered(self, body: bytes, usage: Mapping[str, float], finish_reason: str) -> None:
         spoken = 0 if "output_tokens" in usage else read_answer("litellm", body, stream=False).spoken
-        sizes = {"input_tokens": len(json.dumps(self._request, default=str)), "output_tokens": spoken}
+        sizes = {"input_tokens": self._size, "output_tokens": spoken}
         used, estimated = with_estimates(usage, sizes)
         self._end({**used, "estimated_calls": 1} if estimated else used)
         self._access.grant.ended(self._place, None)
@@ -120,9 +124,29 @@ class ChatCall:
         self._record("failed", None, code=failure.code, message=failure.message)
 
     def aborted(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The provider refused it, and that is no failure."""
         self._end({})
         self._record("aborted", None)
+
+    def _end_without_answer(self) -> dict[str, Any]:
+        """Nobody waits for the answer any more: what was sent has to be paid for all the same."""
+        if self._replayed or self._retries:
+            self._end({})
+            return {}
+        usage, _ = with_estimates({}, {"input_tokens": self._size})
+        cost = cost_of(self._provider, self._model.partition("/")[2] or self._model, usage)
+        used = usage if cost is None else {**usage, "cost_usd": cost}
+        self._end({**used, "estimated_calls": 1})
+        return {"usage": used, "estimated": True}
+
+    @property
+    def _size(self) -> int:
+        return len(json.dumps(self._request, default=str))
+
+    @property
+    def _provider(self) -> str:
+        provider, slash, _ = self._model.partition("/")
+        return provider if slash else "litellm"
 
     @property
     def _spent(self) -> float:
@@ -134,7 +158,6 @@ class ChatCall:
         self._access.meter.end(usage, self._spent)
 
     def _record(self, outcome: str, body: bytes | None, **known: Any) -> None:
-        provider, slash, _ = self._model.partition("/")
         queued = {} if self._queued is None else {"queued": round(self._queued, 6)}
         call: dict[str, Any] = {
             "request": self._request,
@@ -142,7 +165,7 @@ class ChatCall:
             "time": self._time,
             "place": self._place,
             "dialect": "litellm",
-            "provider": provider if slash else "litellm",
+            "provider": self._provider,
             "model": self._model,
             "endpoint": ENDPOINT,
             "outcome": outcome,

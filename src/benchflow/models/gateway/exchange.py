@@ -17,6 +17,8 @@ from benchflow.record.trajectory import timestamp
 
 ERROR: Final = 400
 """The first status of an error."""
+_GIVEN_UP: Final = frozenset({"aborted", "limited"})
+"""How calls end that were sent on and that nobody waited for."""
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class Exchange:
         grant, body = self.access.grant, b"".join(self.pieces)
         if said is None and body and (self.status or ERROR) < ERROR:
             said = read_answer(self.route.endpoint.dialect, body, stream=self.stream)
-        usage, estimated = self._usage(said, body)
+        usage, estimated = self._given_up() if outcome in _GIVEN_UP and not body else self._usage(said, body)
         if self.counted:
             grant.meter.end({**usage, "estimated_calls": 1} if estimated else usage, self.spent)
         if self.generates:
@@ -139,6 +141,14 @@ class Exchange:
             "replayed": self.replayed,
             "request": self.request,
         }
+
+    def _given_up(self) -> tuple[dict[str, float], bool]:
+        """What a call used that was ended before anything came back: what was sent has to be paid for all the same."""
+        if not self.counted or self.replayed or self.last_try is not None:
+            return {}, False
+        usage, _ = with_estimates({}, {"input_tokens": len(self.content)})
+        cost = cost_of(self.provider, self.model, usage)
+        return (usage if cost is None else {**usage, "cost_usd": cost}), True
 
     def _usage(self, said: Answer | None, body: bytes) -> tuple[dict[str, float], bool]:
         """Tokens and cost; where the server does not count, an estimate from sizes, and whether it is one."""

@@ -14,7 +14,7 @@ from benchflow.errors import UsageError
 from benchflow.serve.http_server import Application, Port
 from benchflow.serve.mcp.agent_stage import AgentStage
 from benchflow.serve.served_tasks import ServedTask, ServedTasks
-from benchflow.serve.sessions import Sessions
+from benchflow.serve.sessions import NoRoom, Sessions
 from cube.access import new_token
 from cube.listening import MOST_CONNECTIONS
 from cube.mcp_tools import PATH, agent_app
@@ -46,10 +46,16 @@ class AgentServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """While it is entered, agents can connect; the first episode has begun, or its failure is raised."""
+        """While it is entered, agents can connect; the first episode has begun, or its failure is raised.
+
+        Where no node can play it yet, nothing has begun.
+        """
         async with self._agents.router.lifespan_context(self._agents):
             if self._first is not None:
-                await self._stage.begin(self._first)
+                try:
+                    await self._stage.begin(self._first)
+                except NoRoom as error:  # no node of a cluster can play now: the harness begins it later
+                    self._sessions.log("not_begun", task=self._first.id, reason=str(error))
             yield
 
     def _refresh(self) -> None:

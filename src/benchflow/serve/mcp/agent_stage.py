@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from benchflow.rewards import Attributed, Unscored
-from benchflow.serve.episode import Block, unscored_metadata, verdict_metadata
+from benchflow.serve.episode import Block, limits_metadata, unscored_metadata, verdict_metadata
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, UnknownTask
 from benchflow.serve.sessions import NoRoom, Session, Sessions, UnknownSession
 from cube.core import Action, ActionSchema, Content, EnvironmentOutput, ImageContent, Observation, TextContent
@@ -135,6 +135,7 @@ class AgentStage:
             "steps": shown.steps,
             "reward": getattr(verdict, "reward", None),
             "unscored": unscored_metadata(verdict)["error"] if isinstance(verdict, Unscored) else None,
+            **(limits_metadata(playing.begun.progress) if playing is not None else {}),
         }
 
     def methods(self) -> dict[str, Method]:
@@ -193,12 +194,13 @@ class AgentStage:
 
     async def _evaluate(self, params: dict[str, Any]) -> Any:
         del params
-        verdict = self._playing.begun.verdict if self._playing is not None else None
-        if verdict is None:
+        episode = self._playing.begun if self._playing is not None else None
+        if episode is None or episode.verdict is None:
             raise RpcError(INVALID_REQUEST, "The episode has no verdict yet: cube/end ends it.")
+        verdict, limits = episode.verdict, limits_metadata(episode.progress)
         if isinstance(verdict, Unscored):
-            return {"reward": None, "info": {"unscored": unscored_metadata(verdict)["error"]}}
-        return {"reward": verdict.reward, "info": verdict_metadata(verdict)}
+            return {"reward": None, "info": {"unscored": unscored_metadata(verdict)["error"], **limits}}
+        return {"reward": verdict.reward, "info": {**verdict_metadata(verdict), **limits}}
 
     async def _close(self, params: dict[str, Any]) -> None:
         del params

@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 
 from benchflow.rewards import Attributed, Unscored
-from benchflow.serve.episode import Block, unscored_metadata, verdict_metadata
+from benchflow.serve.episode import Block, limits_metadata, unscored_metadata, verdict_metadata
 from benchflow.serve.served_tasks import ServedTasks
 from benchflow.serve.sessions import NoRoom, Session, Sessions, UnknownSession
 from cube.core import ActionSchema
@@ -62,9 +62,10 @@ class EpisodePlay:
             verdict = await self._sessions.finish(self._session)
         except UnknownSession as error:
             raise Refusal(404, str(error)) from error
+        limits = limits_metadata(self._session.begun.progress)
         if isinstance(verdict, Unscored):
-            return Verdict(None, unscored_metadata(verdict)["error"])
-        return Verdict(verdict.reward, None, verdict_metadata(verdict))
+            return Verdict(None, unscored_metadata(verdict)["error"], limits)
+        return Verdict(verdict.reward, None, {**verdict_metadata(verdict), **limits})
 
     async def close(self) -> None:
         with suppress(UnknownSession), anyio.CancelScope(shield=True):
