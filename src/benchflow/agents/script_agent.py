@@ -7,6 +7,7 @@ while the agent is open.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from pathlib import Path
 from typing import Final
@@ -79,6 +80,17 @@ def _from_file(request: AgentRequest) -> ScriptAgent:
     if not request.argument:
         raise UsageError("The agent 'script' needs a file: script:FILE.", code="agent-argument")
     return ScriptAgent(request.name, _read(Path(request.argument)))
+
+
+def script_digest(agent: str) -> str | None:
+    """The digest of the file of an agent that is a script; None for another one, or if it cannot be read."""
+    kind, _, file = agent.partition(":")
+    if kind != KIND.info.name:
+        return None
+    try:
+        return hashlib.sha256(_read(Path(file))).hexdigest()
+    except UsageError:
+        return None
 
 
 def _read(path: Path) -> bytes:

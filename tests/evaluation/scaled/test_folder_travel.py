@@ -1,5 +1,6 @@
 """Folders that travel: they arrive as they were, or not at all, and nothing in them leaves its place."""
 
+import errno
 import hashlib
 import io
 import os
@@ -103,3 +104,17 @@ def test_the_records_of_this_test_are_those_of_the_stream(tmp_path):
     tree_stream.pack(directory, written)
     os.close(directory)
     assert written.getvalue()[:-23] == record(FILE, b"a", b"x")
+
+
+async def test_a_full_disk_is_told_from_one_on_a_node(folder, tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    stream = packed(folder, tmp_path / "stream")
+    monkeypatch.setattr(folder_travel, "unpack", full)
+    with pytest.raises(
+        InfrastructureFailure, match="here cannot be written where it has to arrive: No space"
+    ) as raised:
+        await take_back(tmp_path / "here", stream, reader(tmp_path / "stream"))
+    assert raised.value.code == "disk-full"
+    assert not (tmp_path / "here").exists()

@@ -237,3 +237,19 @@ def test_a_clock_that_is_set_back_does_not_end_a_rollout_before_it_began(monkeyp
     ended = draft.result(Unscored("infrastructure", "plan", "x", "It failed."))
     assert ended.started_at == ended.finished_at == "2026-11-18T03:00:00.000Z"
     assert ended.timing["total"] >= 0
+
+
+def test_a_node_that_is_lost_while_it_starts_is_named_once_and_not_refused() -> None:
+    said: list[str] = []
+
+    async def main() -> int:
+        async with InProcessCluster(Host, (), nodes=2) as cluster:
+            one = cluster.nodes[0]
+            cluster.inject(one, START, CallFault(lost="before"))
+            fleet = Fleet(cluster, said.append)
+            await fleet.open()
+            await fleet.close()
+        return len(fleet.refused)
+
+    assert in_virtual_time(main) == 0
+    assert [text.count("Node ") for text in said] == [1]

@@ -129,3 +129,15 @@ def test_what_a_sandbox_supports_is_tested_where_it_runs(tmp_path: Path) -> None
     assert set(here[1]) - set(without[1]) == {"limits.disk"}
     assert "limits.disk" in without[2]
     assert (here[3], "nowhere" in here[4]) == (False, True)
+
+
+@pytest.mark.anyio
+async def test_a_script_that_differs_on_a_node_is_not_run_there(tmp_path: Path) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text("echo one")
+    demand = Demand(agents=((f"script:{script}", None),))
+    asked = Asked.for_demands(frozenset({demand}))
+    assert refusal(demand, await find_facts("n", asked, tmp_path)) is None
+    script.write_text("echo two")
+    why = refusal(demand, await find_facts("n", asked, tmp_path))
+    assert why == f"cannot start an agent: its file of 'script:{script}' is not the same as where the job was started"

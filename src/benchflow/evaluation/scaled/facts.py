@@ -20,6 +20,7 @@ from typing import Final
 import anyio.to_thread
 
 from benchflow.agents.registry import create_agent, create_policy
+from benchflow.agents.script_agent import script_digest
 from benchflow.errors import BenchflowError
 from benchflow.evaluation.scaled import machine_room
 from benchflow.evaluation.scaled.abilities import Demand, NodeFacts, SandboxFacts
@@ -45,10 +46,13 @@ class Asked:
     """To play cubes."""
     cubes: frozenset[str] = frozenset()
     base_images: frozenset[str] = frozenset()
+    scripts: frozenset[tuple[str, str]] = frozenset()
+    """Agents that are scripts, each with the digest of its file where the job was planned."""
 
     @classmethod
     def for_demands(cls, demands: frozenset[Demand]) -> Asked:
-        """All that the tasks of a job need to know."""
+        """All that the tasks of a job need to know; scripts are read here."""
+        agents = {agent for demand in demands for agent, _ in demand.agents}
         return cls(
             frozenset(name for demand in demands for name in demand.sandboxes),
             frozenset(name for demand in demands for name in demand.names),
@@ -56,6 +60,7 @@ class Asked:
             frozenset(agent for demand in demands if demand.cube is not None for agent in demand.agents),
             frozenset(demand.cube.name for demand in demands if demand.cube is not None),
             frozenset(demand.base_image for demand in demands if demand.base_image is not None),
+            frozenset((agent, digest) for agent in agents if (digest := script_digest(agent)) is not None),
         )
 
 
@@ -121,11 +126,15 @@ async def _has_image(name: str, sandboxes: Mapping[str, SandboxFacts]) -> bool:
 def _unable(asked: Asked, environ: Mapping[str, str]) -> dict[tuple[str, str | None], str]:
     """Why agents cannot start on this machine: a key, a file or an extra is missing."""
     found: dict[tuple[str, str | None], str] = {}
+    scripts = dict(asked.scripts)
     for agent, model in sorted(asked.agents, key=str):
         try:
             create_agent(agent, model, environ=environ).check({})
         except BenchflowError as error:
             found[agent, model] = str(error)
+        else:
+            if agent in scripts and script_digest(agent) != scripts[agent]:
+                found[agent, model] = f"its file of '{agent}' is not the same as where the job was started"
     for agent, model in sorted(asked.policies, key=str):
         try:
             create_policy(agent, model, environ=environ).check()

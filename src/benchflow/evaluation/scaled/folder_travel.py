@@ -5,6 +5,7 @@ What arrives is written under a temporary name and renamed, so that a folder of 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -49,6 +50,16 @@ def packed(folder: Path, place: Path) -> FolderStream:
 
 async def take_back(folder: Path, stream: FolderStream, fetch: Fetch) -> None:
     """Write a folder that a node has packed. Raises `InfrastructureFailure`, and then there is nothing."""
+    try:
+        await _take_back(folder, stream, fetch)
+    except OSError as error:
+        what = error.strerror or str(error)
+        message = f"The folder of the rollout {folder.name} cannot be written where it has to arrive: {what}."
+        code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "folder-refused"
+        raise InfrastructureFailure(message, code=code) from error
+
+
+async def _take_back(folder: Path, stream: FolderStream, fetch: Fetch) -> None:
     if stream.data is not None:
         if hashlib.sha256(stream.data).hexdigest() != stream.sha256:
             raise _damaged(folder, "its digest is wrong")
