@@ -171,6 +171,7 @@ def test_a_killed_driver_leaves_nothing_on_nodes_and_its_job_resumes_without_rep
     job.reached(5)
     job.process.send_signal(signal.SIGKILL)
     job.process.wait()
+    until(lambda: "To continue: bench eval resume job --engine ray" in job.said(), job.said())
     done = job.scored()
     for node in nodes:
         until(lambda node=node: not hosts(node) and not left_on(node), f"{hosts(node)} {left_on(node)}")

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import Command
+from benchflow.cli.eval.last_words import last_words
 from benchflow.cli.terminal import is_terminal, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.breaker import DEFAULT_RULES, BreakerRules
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 LOCAL: Final = "local"
 RAY: Final = "ray"
 DEFAULT_CONCURRENCY: Final = 4
+_ENDED: Final = (
+    "The job was ended from outside: its process was killed, or Ray ended it because the head of the cluster or "
+    "the Ray node of this machine is gone."
+)
 _OF_JOBS: Final = {
     "job_max_calls": "--job-max-calls",
     "job_max_tokens": "--job-max-tokens",
@@ -59,6 +64,9 @@ class JobEngine(Protocol):
 
     def runner(self, job: int, places: JobPlaces, concurrency: int, say: Callable[[str], None]) -> OpenRunner:
         """Who runs the items of a job in its folder, so many at once; `say` prints what happens to machines."""
+
+    def guarded(self, resume: str) -> AbstractContextManager[None]:
+        """Holds while a job runs; `resume` is the command that continues it."""
 
 
 def engine_options(command: Command) -> Command:
@@ -119,6 +127,10 @@ class _Local:
         del places, concurrency, say
         return self._jobs[job].sources
 
+    def guarded(self, resume: str) -> AbstractContextManager[None]:
+        del resume
+        return nullcontext()
+
 
 class _OnRay:
     breaker = replace(DEFAULT_RULES, failures=sys.maxsize)
@@ -137,6 +149,9 @@ class _OnRay:
         self._fleet.crowd(concurrency)
         planned = self._jobs[job]
         return ScaledRunner(self._fleet, planned.request, planned.sources, places, job=job)
+
+    def guarded(self, resume: str) -> AbstractContextManager[None]:
+        return last_words(f"{_ENDED} To continue: {resume}")
 
 
 @contextmanager

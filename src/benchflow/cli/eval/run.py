@@ -327,19 +327,21 @@ def _run(
     if store.caution is not None:
         note(printable(store.caution))
     watching = Watching(len(items), labels(task.id for task in job.tasks), store.folder)
+    resume = f"bench eval resume {job_argument(store.folder)}{engine.option}"
     try:
-        completed, summary = anyio.run(
-            lambda: run_job(
-                store,
-                engine.runner(index, store.places, pace.rollouts, watching.say),
-                items,
-                concurrency=pace.rollouts,
-                build_concurrency=pace.builds,
-                observer=watching,
-                planned=planned,
-                breaker=pace.breaker,
+        with engine.guarded(resume):
+            completed, summary = anyio.run(
+                lambda: run_job(
+                    store,
+                    engine.runner(index, store.places, pace.rollouts, watching.say),
+                    items,
+                    concurrency=pace.rollouts,
+                    build_concurrency=pace.builds,
+                    observer=watching,
+                    planned=planned,
+                    breaker=pace.breaker,
+                )
             )
-        )
     finally:
         watching.close()
         store.close()
@@ -351,6 +353,6 @@ def _run(
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
-        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}{engine.option}")
+        note(f"Interrupted. To continue: {resume}")
         return INTERRUPTED, summary
     return (0 if summary.statistics.scored == len(planned.keys) else 1), summary
