@@ -10,7 +10,12 @@ import pytest
 from benchflow.models import ChatModel, ModelFailure
 from benchflow.testing import Answer, Disconnect, Fault, Malformed, ModelServer, Silence, ToolCall, Usage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,  # the client loads for seconds
+    pytest.mark.xdist_group("models"),
+    pytest.mark.usefixtures("dropped_clients"),
+]
 QUESTION = [{"role": "user", "content": "hello there"}]
 
 

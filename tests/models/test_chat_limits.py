@@ -11,7 +11,12 @@ from benchflow.models.gateway import CallLimits, Gateway, GrantRequest
 from benchflow.record import CallPlace, ModelCalls, RolloutFolder, read_model_calls
 from benchflow.testing import Answer, ModelServer, Silence, Usage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,  # the client loads for seconds
+    pytest.mark.xdist_group("models"),
+    pytest.mark.usefixtures("dropped_clients"),
+]
 QUESTION = [{"role": "user", "content": "hello there"}]
 
 
