@@ -218,6 +218,17 @@ def test_passes_of_rescore_are_continued_where_one_was_not_finished(jobs, shards
     assert json.loads((jobs / "both/rescore.json").read_bytes()) == {"number": 2, "finished_at": None}
 
 
+def test_whatever_lies_in_the_place_of_a_lock_is_not_waited_for_and_not_taken_for_an_ended_job(jobs, shards):
+    for job in shards:
+        job.places.lock.unlink(missing_ok=True)
+    os.mkfifo(shards[0].places.lock)
+    shards[1].places.lock.symlink_to(shards[1].places.lock)
+    with pytest.raises(UsageError, match="unknown whether the job is running"):
+        merge_jobs(shards, jobs, "both")
+    shards[1].places.lock.unlink()
+    merge_jobs(shards, jobs, "both")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path, shards):
     (shards[1].places.rollout("t3__1__b0").path / "large").write_bytes(b"x" * 300_000)

@@ -27,7 +27,7 @@ MOUNTS = """\
         ("/database", "ext4", "everywhere"),
         ("/data/old/jobs", "nfs", "machine"),
         ("/two words/jobs", "fuse.sshfs", "machine"),
-        ("/twice", "virtiofs", "shared-with-host"),
+        ("/twice", "virtiofs", "unknown"),
     ],
 )
 def test_the_mount_of_a_path_is_the_innermost_and_the_last(path, kind, reach):
@@ -46,12 +46,20 @@ def test_the_mount_of_a_path_is_the_innermost_and_the_last(path, kind, reach):
         ("lustre", "localflock", "/x", "machine"),
         ("fuse.glusterfs", "rw", "/x", "everywhere"),
         ("fuse.rclone", "rw", "/x", "machine"),
-        ("9p", "rw", "/x", "shared-with-host"),
+        ("fuse.mergerfs", "rw", "/x", "unknown"),
+        ("fuse", "rw", "/x", "unknown"),
+        ("fuse.fuse-overlayfs", "rw", "/", "everywhere"),
+        ("9p", "rw", "/x", "unknown"),
         ("9p", "rw", "/", "everywhere"),
     ],
 )
 def test_what_mounts_say_of_locks(kind, options, point, reach):
     assert reach_of(Mount(point, kind, frozenset(options.split(",")))) == reach
+
+
+@pytest.mark.parametrize("source", ["me@host:/data", "host:", "//host/share", "remote:bucket"])
+def test_a_program_of_any_name_that_mounts_another_machine_keeps_locks_here(source):
+    assert reach_of(Mount("/x", "fuse.of-my-own", frozenset(), source)) == "machine"
 
 
 def test_a_held_lock_reaches_everywhere_on_a_local_disk_and_one_that_is_not_held_is_noticed(tmp_path):

@@ -19,7 +19,7 @@ import anyio
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.breaker import Breaker, evidence_of
 from benchflow.evaluation.store import JobStore, job_argument
-from benchflow.evaluation.work import Runner, WorkItem
+from benchflow.evaluation.work import Builds, Runner, WorkItem
 from benchflow.record import Counted, JobResults, Result, WorkKey
 from benchflow.task.taken import CHANGED
 
@@ -72,7 +72,6 @@ class Engine:
     breaker: Breaker = field(default_factory=Breaker)
     command: str = "resume"
     """What continues the job, where the breaker gives up."""
-    _builds: dict[str, anyio.Event] = field(default_factory=dict)
     _changed: anyio.Event = field(default_factory=anyio.Event)
     """Set when the state of the breaker has changed."""
     _last_failure: Result | None = None
@@ -83,13 +82,13 @@ class Engine:
         If the breaker gives up, running items are finished and `InfrastructureFailure` is raised: the others are left.
         """
         running = anyio.CapacityLimiter(self.concurrency)
-        building = anyio.CapacityLimiter(self.build_concurrency)
+        builds = Builds(self.build_concurrency)
 
         async def worker() -> None:
             for item in items:
                 if self.breaker.state == "given-up":
                     return
-                await self._prepare(item, building)
+                await builds.prepare(self.runner, item.task)
                 async with running:
                     await self._run_with_retries(item)
 
@@ -98,22 +97,6 @@ class Engine:
                 group.start_soon(worker)
         if self.breaker.state == "given-up" and self._last_failure is not None:
             raise self._gave_up(self._last_failure)
-
-    async def _prepare(self, item: WorkItem, building: anyio.CapacityLimiter) -> None:
-        """Build the environment of an item, or wait for a build that is already running."""
-        environment = item.task.environment
-        if environment is None:
-            return
-        done = self._builds.get(environment)
-        if done is not None:
-            await done.wait()
-            return
-        done = self._builds[environment] = anyio.Event()
-        try:
-            async with building:
-                await self.runner.prepare(item.task)
-        finally:
-            done.set()
 
     async def _run_with_retries(self, item: WorkItem) -> None:
         tries = 0

@@ -70,10 +70,10 @@ class JobStore(Job):
     def caution(self) -> str | None:
         """What a user has to know about the lock of the job, where it may not hold everywhere."""
         reach, mount = lock_reach(self.places.lock)
-        if reach != "shared-with-host" or mount is None:
+        if reach != "unknown" or mount is None:
             return None
-        where = f"{self.folder} is shared with the host ({mount.kind})"
-        return f"{where}, which may not see its lock: run the job on one of both only."
+        where = f"{self.folder} is on a file system that other machines may share ({mount.kind} at {mount.point})"
+        return f"{where} without seeing its lock: run the job on only one of them."
 
     @staticmethod
     def require_new(jobs_dir: Path, name: str) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
+
+import anyio
 
 from benchflow.record import Player, Result, RolloutFolder, Settings, TaskId, TaskPart, WorkKey, identify, work_key
 from benchflow.record.layout import rollout_name
@@ -102,6 +104,36 @@ class OpenRunner(Runner, Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class Builds:
+    """Environments on one machine, each built once, so many at a time."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once: Final = at_once
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._done: Final[dict[str, anyio.Event]] = {}
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """By digest; a build that failed is among them, and fails again for who needs it."""
+        return frozenset(environment for environment, done in self._done.items() if done.is_set())
+
+    async def prepare(self, runner: Runner, task: TaskRef) -> None:
+        """Build the environment of a task, or wait for a build that is already running."""
+        if task.environment is None:
+            return
+        done = self._done.get(task.environment)
+        if done is not None:
+            await done.wait()
+            return
+        done = self._done[task.environment] = anyio.Event()
+        self._limiter = self._limiter or anyio.CapacityLimiter(self._at_once)
+        try:
+            async with self._limiter:
+                await runner.prepare(task)
+        finally:
+            done.set()
 
 
 LineUps = Callable[[TaskRef, int], Sequence[LineUp]]

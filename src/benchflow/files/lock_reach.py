@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-Reach = Literal["everywhere", "machine", "shared-with-host", "none"]
+Reach = Literal["everywhere", "machine", "unknown", "none"]
 _NFS, _FUSE, _9P, _LUSTRE = 0x6969, 0x65735546, 0x01021997, 0x0BD00BD0
 _SMB: Final = (0x517B, 0xFF534D42, 0xFE534D42)
 _LOOKED_UP: Final = frozenset({_NFS, _FUSE, _9P, _LUSTRE, *_SMB})
@@ -36,6 +36,8 @@ _REMOTE_FUSE: Final = frozenset(
     }
 )
 """Programs that show files of another machine and do not pass on locks, so that the kernel keeps them here."""
+_CLUSTERED_FUSE: Final = frozenset({"glusterfs", "ceph-fuse"})
+"""Programs that pass on locks to the machines that share their files."""
 _OF_THE_HOST: Final = frozenset({"9p", "virtiofs"})
 """Folders of the machine that this virtual one runs on. Whether it sees locks cannot be found out from here."""
 _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.EIO})
@@ -48,6 +50,8 @@ class Mount:
     point: str
     kind: str
     options: frozenset[str]
+    source: str = ""
+    """What is mounted: a device, or `HOST:/PATH`."""
 
 
 def supports_no_locks(error: OSError) -> bool:
@@ -77,10 +81,14 @@ def lock_reach(path: Path) -> tuple[Reach, Mount | None]:
 
 def reach_of(mount: Mount) -> Reach:
     """What a mount says of its locks."""
+    unknown: Reach = "everywhere" if mount.point == "/" else "unknown"
+    """The root of a machine is its own."""
     if mount.kind in _OF_THE_HOST:
-        return "everywhere" if mount.point == "/" else "shared-with-host"
-    if mount.kind.startswith("fuse.") and mount.kind.removeprefix("fuse.") in _REMOTE_FUSE:
-        return "machine"
+        return unknown
+    if mount.kind == "fuse" or mount.kind.startswith("fuse."):
+        program = mount.kind.removeprefix("fuse.")
+        remote = program in _REMOTE_FUSE or ":" in mount.source or mount.source.startswith("//")
+        return "everywhere" if program in _CLUSTERED_FUSE else "machine" if remote else unknown
     return "machine" if _LOCAL_ONLY.get(mount.kind, frozenset()) & mount.options else "everywhere"
 
 
@@ -94,7 +102,7 @@ def mount_of(path: Path, mounts: str) -> Mount | None:
         point = _unescaped(words[4])
         inside = point == "/" or real == point or real.startswith(f"{point}/")
         if inside and (found is None or len(point) >= len(found.point)):
-            found = Mount(point, of_kind[0], frozenset(f"{words[5]},{of_kind[2]}".split(",")))
+            found = Mount(point, of_kind[0], frozenset(f"{words[5]},{of_kind[2]}".split(",")), _unescaped(of_kind[1]))
     return found
 
 

@@ -13,6 +13,7 @@ from benchflow.evaluation.scaled import folder_travel
 from benchflow.evaluation.scaled.folder_travel import packed, reader, take_back
 from benchflow.evaluation.scaled.orders import FolderStream
 from benchflow.sandbox.inside import tree_stream
+from benchflow.sandbox.inside.tree_stream import DEEPEST
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +46,14 @@ async def test_a_folder_arrives_as_it_was(folder, tmp_path):
     assert stream.data is not None
     await take_back(tmp_path / "here", stream, reader(tmp_path / "stream"))
     assert content(tmp_path / "here") == content(folder)
+
+
+async def test_what_may_leave_a_sandbox_is_never_too_deep_for_the_way_back(folder, tmp_path):
+    deep = folder / "agent" / "artifacts" / "/".join("d" * DEEPEST)
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("kept")
+    await take_back(tmp_path / "here", packed(folder, tmp_path / "stream"), reader(tmp_path / "stream"))
+    assert (tmp_path / "here" / deep.relative_to(folder) / "file").read_text() == "kept"
 
 
 async def test_a_large_folder_is_fetched_in_pieces_and_compared(folder, tmp_path, monkeypatch):

@@ -166,34 +166,31 @@ def run_command(
     choice = TaskChoice(include, exclude, limit, sample, seed)
     paths = given_paths(ctx, sources)
     players = combinations(agents, models)
-    rotation = _rotation(agents, players) if rotate_roles else ()
-    options |= {"choice": choice, "participants": named_players(participants), "rotation": rotation}
-    players = players[:1] if rotate_roles else players
+    options |= {"choice": choice, "participants": named_players(participants)}
+    if rotate_roles:
+        options["rotation"], players = _rotation(agents, players), players[:1]
     requests = [JobRequest(paths, agent, model, **options) for agent, model in players]
     for request in requests:
         _refuse_unused(request)
     named = job_names(name or default_name(), players)
     planned = [_planned(request, engine) for request in requests]
-    if sample is None and seed and not any(task.roles for task in planned[0].tasks):
-        raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
+    _refuse_unused_seed(choice, planned[0].tasks)
     _look_ahead(_own(planned[0].tasks, requests[0]), requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
         JobStore.require_new(jobs_dir, each)
-    codes, summaries = [], []
+    ran: list[tuple[int, Summary]] = []
     with opened_engine(engine, ray_address, planned, builds=build_concurrency) as opened:
         pace = _Pace(concurrency or opened.concurrency, build_concurrency, opened.breaker)
         for index, (each, job) in enumerate(zip(named, planned, strict=True)):
             if len(requests) > 1:
                 note(printable(f"job {each}: {job.request.words()}"))
             store = create_job(jobs_dir, each, job.request, job.tasks)
-            code, summary = _run(store, job, opened, index, pace, as_json=as_json, alone=len(requests) == 1)
-            codes.append(code)
-            summaries.append(summary)
-            if code == INTERRUPTED:
+            ran.append(_run(store, job, opened, index, pace, as_json=as_json, alone=len(requests) == 1))
+            if ran[-1][0] == INTERRUPTED:
                 break
     if len(requests) > 1:
-        _show_together(jobs_dir, named[: len(summaries)], summaries, as_json=as_json)
-    return max(codes)
+        _show_together(jobs_dir, named[: len(ran)], [summary for _, summary in ran], as_json=as_json)
+    return max(code for code, _ in ran)
 
 
 def combinations(agents: tuple[str, ...], models: tuple[str, ...]) -> list[tuple[str, str | None]]:
@@ -300,6 +297,11 @@ def _own(tasks: list[TaskRef], request: JobRequest) -> list[TaskRef]:
         return tasks
     own = {item.task for item in job_plan(tasks, request).items}
     return [task for task in tasks if task in own]
+
+
+def _refuse_unused_seed(choice: TaskChoice, tasks: list[TaskRef]) -> None:
+    if choice.sample is None and choice.seed and not any(task.roles for task in tasks):
+        raise UsageError("--seed applies to --sample and to arena packages; the job has none.", code="unused-option")
 
 
 def _look_ahead(tasks: list[TaskRef], agent: str) -> None:

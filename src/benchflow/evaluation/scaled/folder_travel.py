@@ -19,12 +19,14 @@ from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.scaled.orders import FolderStream
 from benchflow.files import staged_folder
 from benchflow.files.scratch import scratch
-from benchflow.sandbox.inside.tree_stream import Intake, Refused, pack, unpack
+from benchflow.sandbox.inside.tree_stream import DEEPEST, Intake, Refused, pack, unpack
 
 INLINE_BYTES: Final = 256 << 10
 """Up to this size a folder is part of the answer."""
 CHUNK_BYTES: Final = 4 << 20
-_INTAKE: Final = Intake(max_bytes=1 << 50, max_files=1 << 30, any_links=False, replace=False)
+_DEEPEST: Final = DEEPEST + 50
+"""What leaves a sandbox lies a few folders deep in that of its rollout: it must not be too deep for the way back."""
+_INTAKE: Final = Intake(max_bytes=1 << 50, max_files=1 << 30, any_links=False, replace=False, deepest=_DEEPEST)
 """Sizes are limited where rollouts collect files, on the node; of links, those that stay inside are kept."""
 
 Fetch = Callable[[int, int], Awaitable[bytes]]
@@ -37,11 +39,11 @@ def packed(folder: Path, place: Path) -> FolderStream:
     try:
         if _size(folder) <= INLINE_BYTES:
             buffer = io.BytesIO()
-            pack(directory, buffer)
+            pack(directory, buffer, deepest=_DEEPEST)
             data = buffer.getvalue()
             return FolderStream(len(data), hashlib.sha256(data).hexdigest(), data)
         with place.open("xb", buffering=1 << 20) as stream:
-            pack(directory, stream)
+            pack(directory, stream, deepest=_DEEPEST)
         with place.open("rb", buffering=0) as written:
             return FolderStream(place.stat().st_size, hashlib.file_digest(written, "sha256").hexdigest(), None)
     finally:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,12 +29,13 @@ from benchflow.evaluation.scaled.facts import Asked, find_facts, places
 from benchflow.evaluation.scaled.folder_travel import packed, reader, take_back
 from benchflow.evaluation.scaled.orders import Answer, FolderStream, HostSettings, Order, Pulse
 from benchflow.evaluation.scaled.parcels import Arrivals
-from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.evaluation.work import Builds, TaskRef, WorkItem
 from benchflow.files.scratch import scratch_folder, sweep_after_death
 from benchflow.record import JobRequest, Result, RolloutFolder, outcome_of
 from benchflow.record.reading.live_rollouts import WatchedRollout
 from benchflow.rewards import attribute
 from benchflow.rollout.drivers.replay import NotRescoredError
+from benchflow.sandbox.inside.removal import remove_tree
 from benchflow.sandbox.inside.tree_stream import Refused
 from benchflow.sandbox.machine_settings.allowance import VARIABLE
 from benchflow.task.taken import CHANGED
@@ -105,8 +106,7 @@ class NodeHost:
         self._running: Final[dict[str, _Running]] = {}
         self._packed: Final[dict[str, Path]] = {}
         self._runners: tuple[int, _Runners] | None = None
-        self._builds: Final[dict[str, anyio.Event]] = {}
-        self._building: anyio.CapacityLimiter | None = None
+        self._builds: Final = Builds(settings.builds)
         self._watch: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -124,7 +124,7 @@ class NodeHost:
             machine_room.vitals(places(self._place)),
             time.time(),
             {order: live for order, live in seen if live is not None},
-            frozenset(name for name, done in self._builds.items() if done.is_set()),
+            self._builds.finished,
         )
 
     async def take(self, digest: str, offset: int, size: int, data: bytes) -> None:
@@ -199,7 +199,7 @@ class NodeHost:
         runners = await self._runners_of(order.job)
         if order.task.cube is not None:
             return await runners.cubes.run(item, folder)
-        await self._prepare(runners.packages, item.task)
+        await self._builds.prepare(runners.packages, item.task)
         return await runners.packages.run(item, folder)
 
     def _task(self, order: Order) -> TaskRef | None:
@@ -213,22 +213,6 @@ class NodeHost:
             if payload is None:
                 return None
         return TaskRef(task.id, task.path, task.digest, task.environment, task.roles, payload)
-
-    async def _prepare(self, runner: PackageRunner, task: TaskRef) -> None:
-        """Build the environment of a task, or wait for a build that is already running."""
-        if task.environment is None:
-            return
-        done = self._builds.get(task.environment)
-        if done is not None:
-            await done.wait()
-            return
-        done = self._builds[task.environment] = anyio.Event()
-        self._building = self._building or anyio.CapacityLimiter(self._settings.builds)
-        try:
-            async with self._building:
-                await runner.prepare(task)
-        finally:
-            done.set()
 
     async def _runners_of(self, job: int) -> _Runners:
         """Jobs run one after the other: with the first order of the next one, what the last one used is released."""
@@ -308,4 +292,5 @@ def cube_payload(name: str, config: str, digest: str | None) -> Any:
 
 async def _removed(folder: Path) -> None:
     with anyio.CancelScope(shield=True):
-        await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
+        with suppress(OSError):
+            await anyio.to_thread.run_sync(remove_tree, folder)

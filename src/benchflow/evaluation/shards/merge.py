@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from benchflow.files.lock_reach import supports_no_locks
 from benchflow.files.locks import free_lock, new_lock
 from benchflow.files.strict_json import parse_json
 from benchflow.record import Job, JobPlaces, JobRecord, Summary, write_document
+from benchflow.sandbox.inside.removal import remove_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,15 @@ def _refuse_repeated(jobs: Sequence[Job]) -> None:
 def _not_running(job: Job) -> Iterator[None]:
     """Keep a job from being run; one that is running is refused. Readers need no permission to write."""
     try:
-        stream = job.places.lock.open("rb")
-    except OSError:  # copied without its lock, so nothing runs it here
+        # Whatever lies in its place, opening it waits for nobody.
+        lock = os.open(job.places.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:  # copied without its lock, so nothing runs it here
         yield
         return
-    with stream:
+    except OSError as error:
+        message = f"{job.places.lock} cannot be opened: {error.strerror}, so it is unknown whether the job is running."
+        raise UsageError(message, code="job-running") from error
+    with os.fdopen(lock, "rb") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -199,5 +204,6 @@ def _sweep(jobs_dir: Path) -> None:
     for lock in jobs_dir.glob(".benchflow-*.tmp/.lock"):
         descriptor = free_lock(lock)
         if descriptor is not None:
-            shutil.rmtree(lock.parent, ignore_errors=True)
+            with suppress(OSError):
+                remove_tree(lock.parent)
             os.close(descriptor)

@@ -23,7 +23,8 @@ from benchflow.sandbox.inside import beneath
 
 _HEADER: Final = struct.Struct("<BHIQq")  # kind, length of the name, mode, size, time of change in ns
 _END, _DIRECTORY, _LEAVE, _FILE, _LINK = range(5)
-_DEPTH: Final = 256
+DEEPEST: Final = 256
+"""Folders in each other that leave a sandbox."""
 _KINDS: Final = {
     errno.ENOENT: "no-such-file", errno.ENOTDIR: "no-such-file", errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full",
 }  # fmt: skip
@@ -50,17 +51,19 @@ class Intake(NamedTuple):
     """Accept all links unchanged; otherwise only those that stay inside the tree."""
     replace: bool = True
     """Existing files are replaced; otherwise they are an error."""
+    deepest: int = DEEPEST
+    """Folders in each other."""
 
 
-def pack(directory: int, output: BinaryIO) -> None:
+def pack(directory: int, output: BinaryIO, *, deepest: int = DEEPEST) -> None:
     """Write all below a directory to the stream. The caller flushes. Nothing is followed, nothing special is opened."""
-    _pack_directory(directory, output, "")
+    _pack_directory(directory, output, "", deepest)
     output.write(_HEADER.pack(_END, 0, 0, 0, 0))
 
 
-def _pack_directory(directory: int, output: BinaryIO, prefix: str) -> None:
-    if prefix.count("/") > _DEPTH:
-        raise Refused(f"Folders are nested more than {_DEPTH} deep.")
+def _pack_directory(directory: int, output: BinaryIO, prefix: str, deepest: int) -> None:
+    if prefix.count("/") > deepest:
+        raise Refused(f"Folders are nested more than {deepest} deep.")
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in entries)
     for name in names:
@@ -73,7 +76,7 @@ def _pack_directory(directory: int, output: BinaryIO, prefix: str) -> None:
             below = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
             try:
                 output.write(_record(_DIRECTORY, encoded, info.st_mode, 0, info.st_mtime_ns))
-                _pack_directory(below, output, f"{prefix}{name}/")
+                _pack_directory(below, output, f"{prefix}{name}/", deepest)
                 output.write(_record(_LEAVE, b"", 0, 0, info.st_mtime_ns))
             finally:
                 os.close(below)
@@ -181,8 +184,8 @@ class _Reader:
 
     def _enter(self, name: str, mode: int) -> None:
         parent = self.stack[-1][0]
-        if len(self.stack) > _DEPTH:
-            raise Refused(f"Folders are nested more than {_DEPTH} deep.")
+        if len(self.stack) > self.intake.deepest:
+            raise Refused(f"Folders are nested more than {self.intake.deepest} deep.")
         if self.intake.replace:
             beneath.remove_unless(parent, name, stat.S_ISDIR)
         try:
