@@ -11,10 +11,10 @@ import fcntl
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Final, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.files.lock_reach import lock_reach, supports_no_locks
@@ -114,16 +114,17 @@ class JobStore(Job):
 
     def write_plan(self, record: JobRecord) -> None:
         """Replace the record of the job, if it differs."""
-        if record != self.record:
-            self._write(self.places.job, record.to_dict())
-            self._record = record
+        if record == self.record:
+            return
+        try:
+            write_document(self.places.job, record.to_dict(), sync=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._record = record
 
     def write_summary(self, summary: Summary) -> None:
-        self._write(self.places.summary, summary.to_dict())
-
-    def _write(self, path: Path, document: Mapping[str, Any]) -> None:
         try:
-            write_document(path, document, sync=True)
+            summary.write(self.places.summary)
         except OSError as error:
             raise self._unwritable(error) from error
 

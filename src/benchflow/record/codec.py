@@ -20,7 +20,7 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from benchflow.files.atomic import write_atomic
+from benchflow.files.atomic import growing_file, write_atomic
 from benchflow.rewards.numbers import finite, shown
 
 FLAT: Final = types.MappingProxyType({"flat": True})
@@ -302,3 +302,20 @@ def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = Fals
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text, sync=sync)
+
+
+def write_listing(path: Path, head: Mapping[str, Any], name: str, items: Iterable[Any]) -> None:
+    """Write a JSON document that ends with a list, one line per key and per item, atomically. Raises `OSError`.
+
+    Items are encoded one at a time, so that a list of any length takes no memory.
+    """
+    encode = _JSON.encode
+    with growing_file(path) as stream:
+        stream.write("{\n")
+        stream.writelines(f"  {encode_basestring(key)}: {encode(value)},\n" for key, value in head.items())
+        stream.write(f"  {encode_basestring(name)}: [")
+        between = "\n"
+        for item in items:
+            stream.write(f"{between}    {encode(item)}")
+            between = ",\n"
+        stream.write("\n  ]\n}\n" if between != "\n" else "]\n}\n")

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from benchflow.errors import InfrastructureFailure, UsageError, did_you_mean
 from benchflow.files.strict_json import StrictJSONError, parse_json
@@ -23,6 +23,7 @@ from benchflow.record.result import Result
 from benchflow.rewards.numbers import shown
 
 JOB_SCHEMA: Final = "benchcube.job.v2"
+Part = TypeVar("Part")
 _LISTED: Final = 20
 """Jobs that a message names."""
 
@@ -212,12 +213,16 @@ class DamagedLine(NamedTuple):
 
 @dataclass(slots=True)
 class JobResults:
-    """The results of a job that count, by key, in the order their keys came."""
+    """The results of a job that count, by key, in the order their keys came.
+
+    Parts that many results have in common are kept once: a job of 10,000 results fits in a few megabytes.
+    """
 
     latest: dict[WorkKey, Counted] = field(default_factory=dict)
     damaged: list[DamagedLine] = field(default_factory=list)
     lines: int = 0
     """How many results there are, with those that no longer count."""
+    _parts: dict[Any, Any] = field(default_factory=dict)
 
     def add(self, rollout: str, result: Result) -> None:
         """Add the next line: of several tries at one item a scored one counts, otherwise the last.
@@ -227,7 +232,25 @@ class JobResults:
         self.lines += 1
         known = self.latest.get(result.key)
         if known is None or counts_instead((known.rollout, known.result.error), (rollout, result.error)):
-            self.latest[result.key] = Counted(rollout, result)
+            self.latest[result.key] = Counted(rollout, self._sharing(result))
+
+    def _sharing(self, result: Result) -> Result:
+        return replace(
+            result,
+            task=self._shared(result.task),
+            agent=self._shared(result.agent),
+            sandbox=self._shared(result.sandbox),
+            verifier=self._shared(result.verifier),
+            notes=self._shared(result.notes),
+            timing={self._shared(name): seconds for name, seconds in result.timing.items()},
+        )
+
+    def _shared(self, part: Part) -> Part:
+        try:
+            shared: Part = self._parts.setdefault(part, part)
+        except TypeError:  # there is a mapping in it
+            return part
+        return shared
 
     def take(self, number: int, line: bytes) -> Counted | None:
         """Add the line of this number, as it was written; one that cannot be read is noted, and None is returned."""

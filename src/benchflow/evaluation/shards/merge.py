@@ -127,7 +127,7 @@ def _write_records(everything: Merged, places: JobPlaces) -> Summary:
         write_document(places.rescore, rescore, sync=True)
     write_document(places.job, everything.record.to_dict(), sync=True)
     summary = replace(job_summary(Job(places.path)), job=everything.record.name)
-    write_document(places.summary, summary.to_dict(), sync=True)
+    summary.write(places.summary)
     return summary
 
 

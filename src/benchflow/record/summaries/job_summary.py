@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchflow.files.strict_json import parse_json
-from benchflow.record.codec import plain, read
+from benchflow.record.codec import plain, read, write_listing
 from benchflow.record.identity import Shard
 from benchflow.record.job import Counted, DamagedLine, read_counted
 from benchflow.record.summaries.arena_summary import ArenaStatistics
@@ -70,6 +70,13 @@ class Summary:
     """The part of a plan that the job is; None for all of it."""
 
     def to_dict(self) -> dict[str, Any]:
+        return {**self._head(), "results": [counted.to_dict() for counted in self.counted]}
+
+    def write(self, path: Path) -> None:
+        """Write the document, a line per result. Raises `OSError`."""
+        write_listing(path, self._head(), "results", (counted.to_dict() for counted in self.counted))
+
+    def _head(self) -> dict[str, Any]:
         return {
             "schema": SUMMARY_SCHEMA,
             "job": self.job,
@@ -77,7 +84,6 @@ class Summary:
             **plain(self.statistics),
             **({"superseded": self.superseded} if self.superseded else {}),
             "damaged_lines": [{"line": line.number, "reason": line.reason} for line in self.damaged],
-            "results": [counted.to_dict() for counted in self.counted],
         }
 
     @classmethod
