@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -39,7 +40,9 @@ from benchflow.record import (
 from benchflow.record.codec import cleaned
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
+from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Checkpoint, Course, Past
+from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Grant
@@ -173,6 +176,27 @@ class Draft:
             finished_at=max(self.started_at, timestamp()),  # a clock that was set back must not end it before it began
             **_scoring(self.driver.course if self.driver is not None else Course(), verdict, clean),
         )
+
+
+def first_draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:
+    """What is known of a rollout before its task is looked at."""
+    path = config.task_path or str(getattr(config.task, "path", config.task))
+    task = TaskPart(Path(path).name or path, path, None, None, config.ordinal)
+    if isinstance(config.task, TaskPackage):
+        task = task_part_of(config.task, task)
+    sandbox = config.sandbox if isinstance(config.sandbox, str) else config.sandbox.name
+    return Draft(
+        task,
+        AgentPart(config.agent, config.model, exit_code=None, timed_out=False),
+        SandboxPart(sandbox if sandbox != "auto" else None, None, None),
+        config.work_key(task.id),
+        config.attempt,
+        on_phase,
+    )
+
+
+def task_part_of(package: TaskPackage, known: TaskPart) -> TaskPart:
+    return replace(known, name=package.name, digest=package.digest, content_digest=package.content_digest)
 
 
 def rescored(old: Result, course: Course, verdict: Verdict, note: RescoreNote, redactor: Redactor) -> Result:

@@ -39,17 +39,10 @@ from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attribut
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
-from benchflow.rollout.lifecycle import OnPhase, carry_out
-from benchflow.rollout.phases.step_bounds import for_agents
+from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out, first_draft, task_part_of
+from benchflow.rollout.phases.step_bounds import for_agents, without_provider_keys
 from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import Chosen, chosen_without_proof, judges, require_judges
-from benchflow.rollout.rollout_start import (
-    first_draft,
-    installed_together,
-    machine_of,
-    task_part_of,
-    without_provider_keys,
-)
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, SandboxBackend
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
@@ -94,9 +87,9 @@ class Rollout:
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
-        self._machine: Final[Mapping[str, str]] = machine_of(config)
+        self._machine: Final[Mapping[str, str]] = config.variables()
         self._on_phase: Final = on_phase
-        self._draft = first_draft(config, on_phase)
+        self._draft: Draft
         self._installed: frozenset[Change] = frozenset()
         self._make_verifier: Final = make_verifier
         self._early: SandboxBackend | None = started
@@ -361,9 +354,7 @@ class Rollout:
                     preparation = await self._prepared(planned, backend, stack)
                     if models is not None and (planned.plan.seats or config.agent not in (ORACLE, NOP)):
                         preparation = without_provider_keys(preparation, models)
-                    state = await installed_together(
-                        installations, [agent for agent, _ in planned.agents], preparation.spec
-                    )
+                    state = await installations.prepare_all((agent for agent, _ in planned.agents), preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
                     draft.sandbox = environment.record()

@@ -22,10 +22,10 @@ from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSO
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
-from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
+from benchflow.sandbox.task_policy import agent_users, asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
-from benchflow.verifier.agent_processes import agent_users, end_agent
+from benchflow.verifier.agent_processes import end_agent
 from benchflow.verifier.ground import Ground, common_files
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.perturbation import OTHER_USER, Applied, apply
@@ -295,7 +295,7 @@ class BoxMaker:
         if not self._has_manifest_services():
             await self.sandbox.kill_processes()
             return
-        users = agent_users(self.sandbox, self.scope.view)
+        users = agent_users(self.sandbox.spec, self.scope.view)
         note = await end_agent(self.sandbox, users, self.environment.services)
         self.findings.add(*([note] if note is not None else []))
 

@@ -25,7 +25,7 @@ from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
-from benchflow.verifier.agent_processes import check_composition, check_services
+from benchflow.verifier.agent_processes import check_services, judge_ended
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
 from benchflow.verifier.ladder import wider as wider_rung
@@ -328,7 +328,8 @@ class Verifier:
                     assess=self.assess,
                     installations=self._installations,
                 )
-                findings.add(*await check_composition(box, scope))
+                if ended := await box.failed_services():
+                    findings.add(*judge_ended(ended, scope))
                 has_services = box is self.environment.sandbox and self.environment.services is not None
                 if has_services:
                     findings.add(*await check_services(self.environment, scope))
