@@ -148,9 +148,13 @@ class Survivors:
         self.changes = describe(changes, left, self.rules, time.time())
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
-            self.repositories = repositories.candidates(changes, left)
-            self.elsewhere = repositories.elsewhere(changes, left)
-            self.node_packages = node_packages.candidates(changes, left)
+            names = {change.path.rpartition("/")[2].casefold() for change in changes}
+            if not repositories.SETTINGS.isdisjoint(names):
+                self.repositories = repositories.candidates(changes, left)
+            if not repositories.POINTERS.isdisjoint(names):
+                self.elsewhere = repositories.elsewhere(changes, left)
+            if node_packages.NAME in names:
+                self.node_packages = node_packages.candidates(changes, left)
             self.future = makefiles.of_the_future(changes, left, time.time())
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
             if not self.configures_uv:  # then none that an archive brings counts either
