@@ -25,9 +25,7 @@ from benchflow.files.atomic import write_unseen
 from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
-    CallPlace,
     JsonLines,
-    ModelCalls,
     Result,
     RolloutFolder,
     Trajectory,
@@ -47,12 +45,12 @@ from benchflow.sandbox.factory import Preparation, choose_backend, prepare, take
 from benchflow.sandbox.protocol import Change, SandboxBackend
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.config.interaction import ARENA
+from benchflow.task.config.task_config import OPEN
 from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
-from benchflow.verifier.ladder import OPEN
 
 if TYPE_CHECKING:
-    from benchflow.models.gateway import Gateway, Grant
+    from benchflow.models.gateway import Access, Gateway, Grant
     from benchflow.rollout.ors_tools import OrsTools
     from benchflow.rollout.proving import MakeVerifier
 
@@ -187,6 +185,7 @@ class Rollout:
             yield None
             return
         from benchflow.models.gateway import NO_CALL_LIMITS, GrantRequest
+        from benchflow.record.model_calls import ModelCalls
 
         config = self.config
         with closing(ModelCalls(self._places, self._draft.redactor)) as calls:
@@ -208,7 +207,7 @@ class Rollout:
                 cache=config.judge_cache,
                 base_image=config.base_image,
                 blames=config.agent not in (ORACLE, NOP),
-                models=grant.seat(CallPlace("judge", "judge")) if grant is not None else None,
+                models=_seat_of_judges(grant),
                 installations=config.installations,
             )
             async with self._tools(planned, environment) as tools:
@@ -414,6 +413,14 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
+
+
+def _seat_of_judges(grant: Grant | None) -> Access | None:
+    if grant is None:
+        return None
+    from benchflow.record.model_calls import CallPlace
+
+    return grant.seat(CallPlace("judge", "judge"))
 
 
 async def proven_isolation(
