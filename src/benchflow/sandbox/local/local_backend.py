@@ -232,7 +232,7 @@ class LocalBackend(SandboxBackend):
         launcher = (await self.runtime()).launcher
         looking = self._looking.pop(key, None)
         whole = looking is not None and (await launcher.answer(looking))["whole"]
-        # Another driver may have mended it since then, so what was found to be damaged ahead is looked at again.
+        # Another driver may have repaired it since then, so what was found to be damaged ahead is looked at again.
         if whole or (await launcher.task(_to_check(key)))["whole"]:
             self._whole.add(key)
             return True
