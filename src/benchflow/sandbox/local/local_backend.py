@@ -110,6 +110,8 @@ class LocalBackend(SandboxBackend):
         """Of drivers that have ended, and still to be removed."""
         self._ahead: threading.Thread | None = None
         """Starts the helper process before it is needed."""
+        self._needed: str | None = None
+        """The layer that the first sandbox will need."""
         self._looking: dict[str, socket.socket] = {}
         """Layers that the helper is checking before they are needed, by key: where its answers arrive."""
 
@@ -141,14 +143,15 @@ class LocalBackend(SandboxBackend):
 
         With `host` that sandbox will need the layer of the host profile, and the helper checks it at once.
         """
-        self._ahead = threading.Thread(target=self._open_ahead, args=(host,))
+        self._needed = hostprofile.profile_key() if host else None
+        self._ahead = threading.Thread(target=self._open_ahead)
         self._ahead.start()
 
-    def _open_ahead(self, host: bool) -> None:
+    def _open_ahead(self) -> None:
         with contextlib.suppress(BenchflowError, OSError):  # the first sandbox tries it again, and reports it
-            self._open(hostprofile.profile_key() if host else None)
+            self._open()
 
-    def _open(self, needed: str | None = None) -> None:
+    def _open(self) -> None:
         with self._lock:
             if self._launcher is not None and not self._launcher.gone:
                 return
@@ -165,6 +168,7 @@ class LocalBackend(SandboxBackend):
                 raise
             self._owner = owner
             self._spares = Spares(launcher, self.store, owner)
+            needed, self._needed = self._needed, None
             if needed is not None:
                 self._look_ahead(launcher, needed)
             self._launcher = launcher  # last: a caller that sees it takes the others without the lock
