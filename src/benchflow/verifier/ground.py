@@ -165,7 +165,7 @@ NO_UV_SETTINGS: Final = {"UV_NO_CONFIG": "1"}
 """With it uv takes no settings and no version of Python from files, wherever it is started."""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=128)
 def configures_uv(folders: Sequence[Path]) -> bool:
     """Whether a verifier has settings for uv among its files. A `pyproject.toml` without its name has none."""
     names = _UV_FILES - {".venv", "uv.lock"}
