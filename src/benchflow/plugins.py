@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
@@ -96,6 +97,7 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+@cache
 def _imported(target: str) -> object:
     module, _, attribute = target.partition(":")
     found: object = getattr(import_module(module), attribute)

@@ -2,15 +2,18 @@
 
 import gc
 import os
+import shutil
 import stat
 import threading
+import time
 
 import pytest
 
 from benchflow.errors import InfrastructureFailure, PackageError
 from benchflow.sandbox.task_policy import asset_mounts
+from benchflow.task.filemap import scan
 from benchflow.task.package import load_package
-from benchflow.task.taken import COPIES, Copies
+from benchflow.task.taken import COPIES, Copies, stamp_of
 
 FILES = {
     "task.md": "---\ntask: {name: acme/taken}\n---\nDo it.\n",
@@ -169,6 +172,39 @@ def test_every_kind_of_damage_is_found(folder, name):
     else:
         place.write_text("")
     assert taken.files.copy.damage() == name
+
+
+def _replace(root):
+    (root / "new").write_text("")
+    (root / "new").replace(root / "verifier" / "test.sh")
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda root: (root / "added.txt").write_text(""), "added.txt"),
+        (lambda root: (root / "verifier" / "data" / "added.txt").write_text(""), "verifier/data/added.txt"),
+        (lambda root: (root / "verifier" / "data" / "cases.txt").unlink(), "verifier/data/cases.txt"),
+        (lambda root: (root / "task.md").write_text("else"), "task.md"),
+        (_replace, "verifier/test.sh"),
+        (shutil.rmtree, None),
+    ],
+)
+def test_damage_shows_in_change_times_once_they_prove_something(folder, tmp_path, monkeypatch, damage, named):
+    real = time.time_ns
+    monkeypatch.setattr("benchflow.task.taken.time.time_ns", lambda: real() + 10**9)
+    copy = Copies().take(load_package(folder)).files.copy
+    read = []
+    monkeypatch.setattr("benchflow.task.taken.scan", lambda root: read.append(root) or scan(root))
+    assert copy.damage() is None
+    assert not read
+    newest, probe = max(mark[1] for mark in stamp_of(copy.root.parent)), tmp_path / "probe"
+    while not probe.exists() or probe.stat().st_ctime_ns <= newest:  # the next tick of the kernel's clock
+        probe.write_text("")
+    damage(copy.root)
+    found = copy.damage()
+    assert found is not None
+    assert named in (None, found)
 
 
 def test_a_damaged_tree_is_made_again(folder):

@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.protocol import FailedService
-from benchflow.verifier.agent_processes import check_composition, end_agent
+from benchflow.verifier.agent_processes import end_agent, judge_ended
 
 pytestmark = pytest.mark.anyio
 PASSWD = "root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\nweb:x:1000:1000::/:/bin/sh\nworker:x:1000:1000::/:/bin/sh\n"
@@ -53,24 +53,16 @@ async def test_without_accounts_numbers_are_compared():
     assert await end_agent(box, ["33"], SimpleNamespace(users=frozenset({"33:1"}))) is not None
 
 
-class Services:
-    def __init__(self, *failed):
-        self._failed = failed
-
-    async def failed_services(self):
-        return self._failed
-
-
 @pytest.mark.parametrize("keeps", [False, True])
-async def test_a_service_that_the_agent_could_reach_is_noted_and_one_it_could_not_is_trouble(keeps):
+def test_a_service_that_the_agent_could_reach_is_noted_and_one_it_could_not_is_trouble(keeps):
     scope = SimpleNamespace(isolation=SimpleNamespace(keeps_processes=keeps))
     reached = FailedService("db", "The service 'db' ended with exit code 1. Its last lines:\nsecret", True)
-    (note,) = await check_composition(Services(reached), scope)
+    (note,) = judge_ended([reached], scope)
     assert (note.code, "secret" in note.message) == ("service-ended", False)
-    alone = Services(FailedService("worker", "The service 'worker' ended with exit code 1.", False))
+    alone = [FailedService("worker", "The service 'worker' ended with exit code 1.", False)]
     if keeps:
-        assert [note.code for note in await check_composition(alone, scope)] == ["service-ended"]
+        assert [note.code for note in judge_ended(alone, scope)] == ["service-ended"]
         return
     with pytest.raises(EnvironmentFailure, match="worker") as caught:
-        await check_composition(alone, scope)
+        judge_ended(alone, scope)
     assert caught.value.code == "service-failed"

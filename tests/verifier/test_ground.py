@@ -99,7 +99,7 @@ def test_uv_is_kept_off_what_the_agent_added_and_off_nothing_else(paths, project
 def test_a_verifier_has_settings_for_uv_if_one_of_its_files_can_have_some(tmp_path, name, text, configures):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / name).write_text(text)
-    assert configures_uv([tmp_path]) is configures
+    assert configures_uv((tmp_path,)) is configures
 
 
 def test_every_look_up_is_a_sentence_and_says_how_it_is_settled():

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
+from benchflow.verifier.shared_box import Survivors
+from benchflow.verifier.surviving import node_packages, repositories
 from benchflow.verifier.surviving.repositories import Setting, candidates, is_harmless, rendered
+from benchflow.verifier.surviving.survival import Rules
 
 CONFIG = "/app/.git/config"
 
@@ -98,3 +101,23 @@ def test_what_is_written_is_what_git_reads(tmp_path_factory, pairs):
     assert [tuple(item.partition("\n")[::2]) if "\n" in item else (item, None) for item in found] == [
         (item.key, item.value) for item in settings
     ]
+
+
+_NAMES = st.sampled_from(
+    [".git", "CommonDir", "commondir", "Config", "config.worktree", "package.json", "x", "ſ", "node_modules"]
+)
+_CHANGES = st.builds(
+    Change,
+    st.lists(_NAMES, min_size=1, max_size=4).map(lambda names: "/app/" + "/".join(names)),
+    st.sampled_from(["added", "changed", "deleted"]),
+    st.sampled_from(["file", "directory", "symlink"]),
+)
+
+
+@given(st.lists(_CHANGES, max_size=6, unique_by=lambda change: change.path))
+def test_everything_that_must_be_settled_in_the_copy_is_chosen_whatever_else_the_agent_changed(changes):
+    survivors = Survivors(Rules("/app"))
+    left = PathSet(survivors.choose(changes))
+    assert survivors.repositories == repositories.candidates(changes, left)
+    assert survivors.elsewhere == repositories.elsewhere(changes, left)
+    assert survivors.node_packages == node_packages.candidates(changes, left)

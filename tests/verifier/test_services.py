@@ -6,7 +6,7 @@ import pytest
 
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import Image, SandboxSpec
-from benchflow.verifier.agent_processes import agent_users
+from benchflow.sandbox.task_policy import agent_users
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
@@ -112,8 +112,8 @@ async def test_everybody_whom_an_agent_runs_as_is_known(bench, package):
     }
     async with bench(package(frontmatter, files)) as it:
         view = it.environment.preparation.view
-        assert agent_users(it.sandbox, view) == ("agent", "nobody")
+        assert agent_users(it.sandbox.spec, view) == ("agent", "nobody")
         it.sandbox.spec = SandboxSpec(image=Image("i", "i", user="node"))
-        assert agent_users(it.sandbox, view) == ("node", "nobody")
+        assert agent_users(it.sandbox.spec, view) == ("node", "nobody")
         it.sandbox.spec = SandboxSpec(image=Image("i", "i", user="node"), user="0:0")
-        assert is_root(agent_users(it.sandbox, view)[0])
+        assert is_root(agent_users(it.sandbox.spec, view)[0])

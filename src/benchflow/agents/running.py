@@ -7,7 +7,7 @@ snapshot.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -243,6 +243,11 @@ class Installations:
                 self._made[key] = await self._install(agent, spec)
             return self._made[key]
 
+    async def prepare_all(self, agents: Iterable[Installable], spec: SandboxSpec) -> Snapshot | None:
+        """The same for several agents together."""
+        needed = {key: agent for agent in agents if (key := agent.install_key()) is not None}
+        return await self.prepare(_Together(needed), spec) if needed else None
+
     async def _install(self, agent: Installable, spec: SandboxSpec) -> Snapshot:
         given = phase_settings("build", _PUBLIC.mode)
         bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=given.mounts, env=given.env, composition=None)
@@ -263,3 +268,17 @@ class Installations:
         while self._made:
             _, snapshot = self._made.popitem()
             await self._backend.discard(snapshot)
+
+
+class _Together:
+    """Several agents that are installed one after the other, so that their environment is made once for all."""
+
+    def __init__(self, agents: Mapping[str, Installable]) -> None:
+        self._agents: Final = dict(sorted(agents.items()))
+
+    def install_key(self) -> str:
+        return "\n".join(self._agents)
+
+    async def install(self, sandbox: Sandbox) -> None:
+        for agent in self._agents.values():
+            await agent.install(sandbox)

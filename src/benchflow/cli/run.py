@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -37,6 +38,8 @@ _ERASE: Final = "\r\x1b[2K"
 _TICK: Final = 0.5
 _QUICK: Final = ("oracle", "nop")
 """Agents that are never refused and take so little time that the start of the sandbox matters."""
+_GARBAGE: Final = 100_000
+"""Objects between two searches for garbage: what one rollout loads and creates is not searched."""
 _SAID: Final = {
     "proof": "proving the isolation of the verifier",
     "plan": "planning",
@@ -79,6 +82,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
     was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
+    gc.set_threshold(_GARBAGE)
     import anyio
 
     from benchflow.cli.rollouts.confirmations import confirmation_handler

@@ -89,27 +89,33 @@ class Leases:
         self._descriptor = -1
 
     async def hold(self, name: str) -> None:
-        """Keep `name` from being removed; a `TimeoutError` if it is being removed for too long.
+        """Keep `name` from being removed; a `TimeoutError` if it is being removed for too long."""
+        import anyio
+
+        until = time.monotonic() + _LONGEST_SEC
+        while not self.try_hold(name):
+            if time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, f"A cleanup of '{self._path.parent}' does not continue")
+            await anyio.sleep(_PAUSE_SEC)
+
+    def try_hold(self, name: str) -> bool:
+        """Keep `name` from being removed, unless it is being removed now.
 
         In a folder that does not exist there is nothing to keep. Where the file system has no such locks nothing is
         held, and for the same reason nothing is removed.
         """
         if name in self._held:
-            return
-        import anyio
-
-        until = time.monotonic() + _LONGEST_SEC
+            return True
         try:
-            while not _lock(self._file(), fcntl.F_RDLCK, name):
-                if time.monotonic() > until:
-                    raise TimeoutError(errno.ETIMEDOUT, f"A cleanup of '{self._path.parent}' does not continue")
-                await anyio.sleep(_PAUSE_SEC)
+            if not _lock(self._file(), fcntl.F_RDLCK, name):
+                return False
         except FileNotFoundError:
-            return
+            return True
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
         self._held.add(name)
+        return True
 
     def drop(self, name: str) -> None:
         """Hold a name no longer."""

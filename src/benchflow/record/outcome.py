@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from benchflow.errors import Category
 from benchflow.record.codec import read, register
@@ -15,6 +15,8 @@ from benchflow.rewards.numbers import finite, shown
 from benchflow.rewards.verdict import Phase, Scored, Verdict
 
 Status = Literal["scored", "unscored"]
+FULL: Final = 1.0
+"""A reward from here on needs no explanation."""
 
 
 @dataclass(frozen=True, slots=True)

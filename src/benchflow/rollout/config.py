@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +180,18 @@ class RolloutConfig:
             timeout_sec=self.timeout_sec,
             isolation=self.isolation,
         )
+
+    def variables(self) -> Mapping[str, str]:
+        """The variables of the machine; a replay asks nobody, so any key of those who were asked then will do."""
+        known = dict(os.environ) if self.machine is None else self.machine
+        if self.replay is None:
+            return known
+        from benchflow.models.gateway import PROVIDERS
+
+        names = PROVIDERS if "litellm" in self.replay.providers else self.replay.providers  # it may have asked anybody
+        asked = [PROVIDERS[name] for name in names if name in PROVIDERS]
+        missing = [provider.keys[0] for provider in asked if not any(known.get(name) for name in provider.keys)]
+        return {**known, **dict.fromkeys(missing, "no-key-in-a-replay")}
 
     def work_key(self, task: TaskId) -> WorkKey:
         """`key`, or the one of this task under these settings."""

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
@@ -39,12 +40,15 @@ from benchflow.record import (
 from benchflow.record.codec import cleaned
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
+from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Checkpoint, Course, Past
+from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Grant
 
 OnPhase = Callable[[str], None]
+Part = TypeVar("Part")
 _OF_MODELS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 _HARDLY_ANY: Final = 1 << 20
 """A disk with fewer free bytes is full."""
@@ -158,39 +162,64 @@ class Draft:
 
     def result(self, verdict: Verdict) -> Result:
         """The finished result, without anything secret."""
-        clean = self.redactor.text
+        redactor = self.redactor
         return Result(
             task=self.task,
-            agent=cleaned(self.agent, clean),
+            agent=_cleaned(self.agent, redactor),
             sandbox=self.sandbox,
             attempt=self._attempt,
             timing={**self._timing, "total": time.monotonic() - self._began},
             usage=self._counted(),
-            arena=cleaned(self.arena, clean) if self.arena is not None else None,
-            notes=cleaned(self.notes, clean),
+            arena=_cleaned(self.arena, redactor) if self.arena is not None else None,
+            notes=_cleaned(self.notes, redactor),
             key=self.key,
             started_at=self.started_at,
             finished_at=max(self.started_at, timestamp()),  # a clock that was set back must not end it before it began
-            **_scoring(self.driver.course if self.driver is not None else Course(), verdict, clean),
+            **_scoring(self.driver.course if self.driver is not None else Course(), verdict, redactor),
         )
+
+
+def first_draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:
+    """What is known of a rollout before its task is looked at."""
+    path = config.task_path or str(getattr(config.task, "path", config.task))
+    task = TaskPart(Path(path).name or path, path, None, None, config.ordinal)
+    if isinstance(config.task, TaskPackage):
+        task = task_part_of(config.task, task)
+    sandbox = config.sandbox if isinstance(config.sandbox, str) else config.sandbox.name
+    return Draft(
+        task,
+        AgentPart(config.agent, config.model, exit_code=None, timed_out=False),
+        SandboxPart(sandbox if sandbox != "auto" else None, None, None),
+        config.work_key(task.id),
+        config.attempt,
+        on_phase,
+    )
+
+
+def task_part_of(package: TaskPackage, known: TaskPart) -> TaskPart:
+    return replace(known, name=package.name, digest=package.digest, content_digest=package.content_digest)
 
 
 def rescored(old: Result, course: Course, verdict: Verdict, note: RescoreNote, redactor: Redactor) -> Result:
     """The result of a rollout whose work was scored again: the old one with the new score, and what it was before."""
     before = EarlierScore("unscored" if old.error is not None else "scored", old.reward)
-    scoring = _scoring(course, verdict, redactor.text)
+    scoring = _scoring(course, verdict, redactor)
     if not course.past:
         scoring["steps"] = old.steps
     return replace(old, **scoring, notes=replace(old.notes, rescore=replace(note, at=timestamp(), before=before)))
 
 
-def _scoring(course: Course, verdict: Verdict, clean: Callable[[str], str]) -> dict[str, Any]:
+def _cleaned(record: Part, redactor: Redactor) -> Part:
+    return cleaned(record, redactor.text) if redactor.values else record
+
+
+def _scoring(course: Course, verdict: Verdict, redactor: Redactor) -> dict[str, Any]:
     """The parts of a result that come from its verdicts."""
     verifier = next((past.verifier for past in reversed(course.past) if past.verifier is not None), None)
     return {
-        "outcome": outcome_of(verdict, clean),
-        "verifier": cleaned(verifier, clean) if verifier is not None else None,
-        "steps": tuple(cleaned(step, clean) for step in course.records()),
+        "outcome": outcome_of(verdict, redactor.text),
+        "verifier": _cleaned(verifier, redactor) if verifier is not None else None,
+        "steps": tuple(_cleaned(step, redactor) for step in course.records()),
     }
 
 

@@ -14,7 +14,6 @@ from benchflow.errors import PackageError, UnsupportedError, UsageError
 from benchflow.record import always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, require_finished, skills_folder
-from benchflow.rollout.seats import GAME, Seat, declared_role, participants_network, plan_seats
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Scope, in_step, network_policy
 from benchflow.task.config.interaction import ARENA
@@ -25,6 +24,7 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Access
+    from benchflow.rollout.seats import Seat
     from benchflow.rollout.users import BaseUser, Helper
 
 ORACLE: Final = "oracle"
@@ -169,6 +169,8 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
 
 def _arena(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:
     """One step, in which every seat with an agent of ours has a turn; how often it speaks is the assessor's."""
+    from benchflow.rollout.seats import GAME, participants_network, plan_seats
+
     view = package.view
     if config.prompts is not None or config.scenes is not None or config.user is not None:
         message = "The assessor of an arena decides who hears what: prompts, scenes and users have no place in it."
@@ -372,6 +374,8 @@ def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) ->
             f"No scene belongs to the step '{mine}': every scene has the name of another step.",
             code="step-without-scene",
         )
+    from benchflow.rollout.seats import declared_role
+
     planned = compile_task_prompt_plan(replace(document, instruction=prompt, scenes=scenes)).turns
     folders = {scene.name: scene.skills_dir for scene in scenes}
     turns = []

@@ -27,7 +27,7 @@ from benchflow.sandbox.factory import ChosenIsolation
 from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.task_policy import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
-from benchflow.task.config.task_config import AUTO, RUNGS
+from benchflow.task.config.task_config import AUTO, OPEN, RUNGS
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_scaffold import MARKER
 from benchflow.task.runtime_capabilities import COMPOSE_FILES
@@ -39,7 +39,6 @@ from benchflow.task.verifier.declared_strategies import (
     HybridStrategy,
     LLMJudgeStrategy,
 )
-from benchflow.verifier.ladder import OPEN
 from benchflow.verifier.scope import Scope, config_of, scope_of, verifier_variables
 
 if TYPE_CHECKING:

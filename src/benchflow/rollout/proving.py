@@ -25,10 +25,11 @@ from benchflow.rewards import Scored
 from benchflow.rollout.policies import ISOLATION_KEY, Chosen, steps_by_proof, unproven
 from benchflow.sandbox.factory import ChosenIsolation, Preparation
 from benchflow.sandbox.protocol import Sandbox
+from benchflow.task.config.task_config import OPEN
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.boxes import stopping
-from benchflow.verifier.ladder import MAX_RUNS, OPEN, SERVICES, Decision, Try, decide
+from benchflow.verifier.ladder import MAX_RUNS, SERVICES, Decision, Try, decide
 from benchflow.verifier.scope import scope_of
 from benchflow.verifier.separate_box import transfers
 

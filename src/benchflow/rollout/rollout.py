@@ -25,9 +25,7 @@ from benchflow.files.atomic import write_unseen
 from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
-    CallPlace,
     JsonLines,
-    ModelCalls,
     Result,
     RolloutFolder,
     Trajectory,
@@ -39,27 +37,20 @@ from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attribut
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
-from benchflow.rollout.lifecycle import OnPhase, carry_out
-from benchflow.rollout.phases.step_bounds import for_agents
+from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out, first_draft, task_part_of
+from benchflow.rollout.phases.step_bounds import for_agents, without_provider_keys
 from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import Chosen, chosen_without_proof, judges, require_judges
-from benchflow.rollout.rollout_start import (
-    first_draft,
-    installed_together,
-    machine_of,
-    task_part_of,
-    without_provider_keys,
-)
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, SandboxBackend
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.config.interaction import ARENA
+from benchflow.task.config.task_config import OPEN
 from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
-from benchflow.verifier.ladder import OPEN
 
 if TYPE_CHECKING:
-    from benchflow.models.gateway import Gateway, Grant
+    from benchflow.models.gateway import Access, Gateway, Grant
     from benchflow.rollout.ors_tools import OrsTools
     from benchflow.rollout.proving import MakeVerifier
 
@@ -94,9 +85,9 @@ class Rollout:
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
-        self._machine: Final[Mapping[str, str]] = machine_of(config)
+        self._machine: Final[Mapping[str, str]] = config.variables()
         self._on_phase: Final = on_phase
-        self._draft = first_draft(config, on_phase)
+        self._draft: Draft
         self._installed: frozenset[Change] = frozenset()
         self._make_verifier: Final = make_verifier
         self._early: SandboxBackend | None = started
@@ -194,6 +185,7 @@ class Rollout:
             yield None
             return
         from benchflow.models.gateway import NO_CALL_LIMITS, GrantRequest
+        from benchflow.record.model_calls import ModelCalls
 
         config = self.config
         with closing(ModelCalls(self._places, self._draft.redactor)) as calls:
@@ -215,7 +207,7 @@ class Rollout:
                 cache=config.judge_cache,
                 base_image=config.base_image,
                 blames=config.agent not in (ORACLE, NOP),
-                models=grant.seat(CallPlace("judge", "judge")) if grant is not None else None,
+                models=_seat_of_judges(grant),
                 installations=config.installations,
             )
             async with self._tools(planned, environment) as tools:
@@ -361,9 +353,7 @@ class Rollout:
                     preparation = await self._prepared(planned, backend, stack)
                     if models is not None and (planned.plan.seats or config.agent not in (ORACLE, NOP)):
                         preparation = without_provider_keys(preparation, models)
-                    state = await installed_together(
-                        installations, [agent for agent, _ in planned.agents], preparation.spec
-                    )
+                    state = await installations.prepare_all((agent for agent, _ in planned.agents), preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
                     draft.sandbox = environment.record()
@@ -423,6 +413,14 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
+
+
+def _seat_of_judges(grant: Grant | None) -> Access | None:
+    if grant is None:
+        return None
+    from benchflow.record.model_calls import CallPlace
+
+    return grant.seat(CallPlace("judge", "judge"))
 
 
 async def proven_isolation(

@@ -178,7 +178,7 @@ def start_ahead(
     backend = LocalBackend()
     if pull is not None:
         backend.pulling = pull
-    backend.start_ahead()
+    backend.start_ahead(host=not needs_image(package))
     return backend
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.inside.beneath import is_name
-from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
+from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy, SandboxSpec
 from benchflow.sandbox.pulling import ANY_IMAGE, PullSettings
 from benchflow.task.config.namespace import ambiguous_secrets, loose_secrets
 
@@ -27,6 +27,8 @@ Scope = Literal["environment", "agent", "verifier", "oracle"]
 """Whose part of a task a policy is for."""
 
 DEFAULT_WORKDIR: Final = "/app"
+_AGENT: Final = "agent"
+"""The default user of a sandbox."""
 DOCKERFILE: Final = "environment/Dockerfile"
 _TEMPLATE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
 _MODES: Final[Mapping[str, NetworkMode]] = {
@@ -37,8 +39,6 @@ _MODES: Final[Mapping[str, NetworkMode]] = {
     "model-only": "allowlist",
     "model-and-dependencies": "allowlist",
 }
-
-
 _OF_THE_MODEL: Final = ("model-only", "model-and-dependencies")
 
 
@@ -49,6 +49,13 @@ def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
     task, own = view.config.agent, step.config.agent
     agent = own.replace(**{name: getattr(task, name) for name in task.declared - own.declared})
     return replace(view, config=view.config.replace(agent=agent))
+
+
+def agent_users(spec: SandboxSpec, view: TaskRuntimeView) -> tuple[str, ...]:
+    """All users that the agent of a task runs as: the user of its sandbox, and those that steps declare."""
+    own = spec.user or (spec.image.user if spec.image is not None else None) or _AGENT
+    steps = [str(step.config.agent.user) for step in view.steps if step.config.agent.user is not None]
+    return tuple(dict.fromkeys([own, *steps]))
 
 
 def network_policy(view: TaskRuntimeView, phase: Scope) -> NetworkPolicy:

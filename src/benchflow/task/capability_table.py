@@ -35,11 +35,17 @@ Demand = str | Refused
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field asks of the runtime; `judge` gets its value."""
+    """What a field asks of the runtime; `by_value` has a capability for each of its values, `judge` gets its value."""
 
     meaning: str
     demands: tuple[str, ...] = ()
     judge: Callable[[Any], Iterable[Demand]] | None = None
+    by_value: Mapping[str, str] | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it can ask for anything."""
+        return bool(self.demands) or self.judge is not None or self.by_value is not None
 
 
 NOTE: Final = Rule("information; no run depends on it")
@@ -100,7 +106,7 @@ def _live(value: e.AcceptanceLive) -> list[Demand]:
     return [Refused(f"nothing would be run for the case '{name}': it has no command and no workspace") for name in idle]
 
 
-NETWORK: Final = judged("needs the network mode it names", lambda value: [_NETWORK[value]])
+NETWORK: Final = Rule("needs the network mode it names", by_value=_NETWORK)
 SERVICE: Final = judged("needs compose unless it is main", lambda value: [] if value == c.MAIN_SERVICE else ["compose"])
 TIME: Final = needs("limits.time")
 USER: Final = needs("users")
@@ -215,7 +221,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         ENGINE,
         "allowed_hosts",
         task_default=NETWORK,
-        agent_egress=judged("needs the network it names", lambda value: [_EGRESS[value]]),
+        agent_egress=Rule("needs the network it names", by_value=_EGRESS),
         phase_overrides=judged(
             "needs the network modes it names",
             lambda value: sorted({_NETWORK[mode] for mode in value.values()}),

@@ -28,7 +28,6 @@ from benchflow.task.package_layout import (
     check_parts,
     select,
 )
-from benchflow.task.profiles import ProfileReader
 from benchflow.task.verifier.verifier_document import (
     VERIFIER_MD,
     VerifierDocument,
@@ -40,6 +39,7 @@ from benchflow.task.verifier.verifier_document import (
 if TYPE_CHECKING:
     from benchflow.task.document.environment_manifest import EnvironmentManifest
     from benchflow.task.document.task_toml import InboundCompatibility
+    from benchflow.task.profiles import ProfileReader
 
 _WITH_FILES: Final = frozenset({"assets", "provenance", "environment", "verifier"})
 """Keys of the namespace that refer to files in the package."""
@@ -55,7 +55,8 @@ class PackageLoader:
         self.issues: list[Issue] = []
         """Problems of the definition."""
         self.layout = IssueLog()
-        self.profiles = ProfileReader(path)
+        self.profiles: ProfileReader | None = None
+        """Those that the document refers to, if any."""
         self.manifest: BesideFile | None = None
         self.document: TaskDocument | None = None
         self.config: TaskConfig | None = None
@@ -84,7 +85,7 @@ class PackageLoader:
             verifier_document=verifier_document,
             step_verifiers=step_verifiers,
             manifest=manifest,
-            profiles=self.profiles.profiles,
+            profiles=self.profiles.profiles if self.profiles is not None else {},
             shared=shared,
             imported=self.imported,
             name=self._name(),
@@ -122,13 +123,19 @@ class PackageLoader:
         if data is None:
             return
         sidecars = self._sidecars()
-        self.document, issues = read_document(data, sidecars=sidecars, merge_profiles=self.profiles.merge)
+        self.document, issues = read_document(data, sidecars=sidecars, merge_profiles=self._merge_profiles)
         self.issues += issues
-        self.issues += self.profiles.issues
+        self.issues += self.profiles.issues if self.profiles is not None else ()
         if self.document is not None:
             self.config = self.document.config
             self.instruction = self.document.instruction
             self.written = self.document.frontmatter
+
+    def _merge_profiles(self, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
+        from benchflow.task.profiles import ProfileReader  # few packages have any
+
+        self.profiles = ProfileReader(self.path)
+        return self.profiles.merge(mapping, problems)
 
     def _sidecars(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -202,7 +209,7 @@ class PackageLoader:
 
     def _verifier(self, folder: str | None) -> VerifierDocument | None:
         file = f"{folder}/{VERIFIER_MD}"
-        profile = self.profiles.verifier_spec()
+        profile = self.profiles.verifier_spec() if self.profiles is not None else {}
         if folder is None or file not in self.files:
             return self._shared_verifier(folder, profile)
         data = self._bytes(file, self.layout.issues)
@@ -216,7 +223,7 @@ class PackageLoader:
 
     def _shared_verifier(self, folder: str | None, profile: dict[str, Any]) -> VerifierDocument | None:
         """A profile with strategies replaces a missing `verifier.md`."""
-        if "strategies" not in profile:
+        if self.profiles is None or "strategies" not in profile:
             return None
         file = self.profiles.profiles["verifier-profile"].path
         document, issues = verifier_document_of_profile(profile, name=folder or "verifier", file=file)
@@ -274,7 +281,7 @@ class PackageLoader:
         """Path -> SHA-256 of what is beside the package and belongs to it."""
         manifest = self.manifest
         own = {manifest.path: manifest.sha256} if manifest is not None and not manifest.inside else {}
-        return self.profiles.hashes() | own
+        return self.profiles.hashes() | own if self.profiles is not None else own
 
     def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
         size = self.files.files[file].size

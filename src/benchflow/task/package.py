@@ -20,7 +20,6 @@ from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.task_document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
 from benchflow.task.package_layout import EVIDENCE, INSTRUCTION, TASK_TOML, content_digest, source_hashes
-from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from benchflow.task.document.prompt_plan import TaskPromptPlan
     from benchflow.task.document.task_toml import InboundCompatibility
     from benchflow.task.interop.export_report import CompatibilityExportReport
+    from benchflow.task.profiles import Profile
     from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
     from benchflow.task.runtime_view import TaskRuntimeView
 

@@ -29,11 +29,7 @@ from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocum
 COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
 _SILENT: Final = {
-    model: frozenset(
-        name
-        for name, rule in table.items()
-        if not rule.demands and rule.judge is None and model.FIELDS[name].kind.model is None
-    )
+    model: frozenset(name for name, rule in table.items() if not rule.asks and model.FIELDS[name].kind.model is None)
     for model, table in TABLE.items()
 }
 """The fields of each record that ask for nothing and hold nothing that could."""
@@ -144,6 +140,8 @@ class _Gate:
             before = len(self.found)
             for capability in rule.demands:
                 self.demand(where, capability)
+            if rule.by_value is not None and value is not None:
+                self.demand(where, rule.by_value[value])
             if rule.judge is not None and value is not None:
                 for asked in rule.judge(value):
                     if isinstance(asked, Refused):

@@ -20,11 +20,11 @@ from benchflow.task.document.environment_manifest import EnvironmentManifest
 from benchflow.task.document.markdown import decode
 from benchflow.task.document.prompt_plan import TaskPromptPlan, materialize_prompt_plan_scenes
 from benchflow.task.filemap import FileMap
-from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
     from benchflow.task.package import TaskPackage
+    from benchflow.task.profiles import Profile
 
 VERIFIER_MOUNTS = {"verifier": "/verifier", "tests": "/tests"}
 ORACLE_MOUNTS = {"oracle": "/oracle", "solution": "/solution"}

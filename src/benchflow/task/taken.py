@@ -36,7 +36,9 @@ CHANGED: Final = "package-changed"
 MOST_BYTES: Final = 512 << 20
 MOST_COPIES: Final = 512
 """How much is kept for further attempts, beside what is in use: a job of thousands of packages must not fill a disk."""
-Stamp = tuple[tuple[str, int, int, int, int], ...]
+Mark = tuple[str, int, int, int, int]
+"""A path, its change time, size, inode and mode."""
+Stamp = tuple[Mark, ...]
 _TICK_NS: Final = 100_000_000
 """File times have the resolution of the kernel's ticks, which are shorter than this."""
 _REPLACED: Final = (None, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
@@ -48,7 +50,7 @@ def stamp_of(folder: Path | str) -> Stamp:
 
     Change times cannot be set by hand. See `is_settled` for the limit of their resolution.
     """
-    stamp: list[tuple[str, int, int, int, int]] = []
+    stamp: list[Mark] = []
     places = [os.fspath(folder)]
     while places:
         try:
@@ -57,11 +59,23 @@ def stamp_of(folder: Path | str) -> Stamp:
             continue
         with entries:
             for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                stamp.append((entry.path, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode))
+                stamp.append(_mark(entry.path, entry.stat(follow_symlinks=False)))
                 if entry.is_dir(follow_symlinks=False):
                     places.append(entry.path)
     return tuple(sorted(stamp))
+
+
+def _mark(path: str, found: os.stat_result) -> Mark:
+    return path, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
+
+
+def _is_still(stamp: Stamp) -> bool:
+    """Whether every path of a stamp is as it was. Nothing is listed: the change time of a folder, which has to be in
+    the stamp too, shows what was added to it or removed from it."""
+    try:
+        return all(mark == _mark(mark[0], os.lstat(mark[0])) for mark in stamp)
+    except OSError:
+        return False
 
 
 def is_settled(stamp: Stamp, now: int) -> bool:
@@ -78,7 +92,7 @@ class _Sealed:
 
     def damage(self) -> str | None:
         """A path below it that is not as it was made. Files are read only if their change times are not the same."""
-        if self._stamp and self._stamp == stamp_of(self.folder):
+        if self._stamp and _is_still(self._stamp):
             return None
         stamp, content = _read(self.folder)
         if content != self.content:
@@ -88,7 +102,11 @@ class _Sealed:
 
 
 def _read(folder: Path) -> tuple[Stamp, dict[str, tuple[int, bytes | str | None]]]:
-    """The stamp of a folder, empty if it proves nothing yet, and mode and content of every path below it."""
+    """The stamp of a folder and all below it, empty if it proves nothing yet, and mode and content of what is below."""
+    try:
+        own = _mark(str(folder), folder.lstat())
+    except OSError:  # it is gone
+        return (), {}
     stamp, now = stamp_of(folder), time.time_ns()
     files = scan(folder)
     cut = len(str(folder)) + 1
@@ -97,7 +115,8 @@ def _read(folder: Path) -> tuple[Stamp, dict[str, tuple[int, bytes | str | None]
         path = place[cut:]
         entry = files.files.get(path)
         content[path] = mode, entry.digest if entry is not None else files.links.get(path)
-    return (stamp if is_settled(stamp, now) else ()), content
+    whole = (own, *stamp)
+    return (whole if is_settled(whole, now) else ()), content
 
 
 class Copy:

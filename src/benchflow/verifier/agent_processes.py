@@ -8,24 +8,14 @@ from typing import TYPE_CHECKING, Final
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
-from benchflow.sandbox.protocol import OF_THE_FILE, Sandbox
-from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.sandbox.protocol import OF_THE_FILE, FailedService, Sandbox
+from benchflow.sandbox.task_policy import agent_users
 from benchflow.verifier.scope import Scope
 
 if TYPE_CHECKING:
     from benchflow.sandbox.services import RunningServices
 
 _TIMEOUT_SEC: Final = 60.0
-_AGENT: Final = "agent"
-"""The default user of a sandbox."""
-
-
-def agent_users(sandbox: Sandbox, view: TaskRuntimeView) -> tuple[str, ...]:
-    """All users that the agent of a task runs as: the user of its sandbox, and those that steps declare."""
-    image = sandbox.spec.image
-    own = sandbox.spec.user or (image.user if image is not None else None) or _AGENT
-    steps = [str(step.config.agent.user) for step in view.steps if step.config.agent.user is not None]
-    return tuple(dict.fromkeys([own, *steps]))
 
 
 async def end_agent(sandbox: Sandbox, users: Iterable[str], services: RunningServices | None) -> Issue | None:
@@ -67,14 +57,14 @@ def _uid(user: str, passwd: str) -> int | None:
         return None
 
 
-async def check_composition(sandbox: Sandbox, scope: Scope) -> list[Issue]:
-    """Raise if a service of a compose file has ended and the agent cannot have caused that; a note if it can.
+def judge_ended(services: Iterable[FailedService], scope: Scope) -> list[Issue]:
+    """Raise if the agent cannot have caused that services of a compose file have ended; a note on each if it can.
 
     Services run in sandboxes of their own, where no process of the agent's can signal them. But one that listens can be
     ended by what it is sent, and can pass that on to others: then the score stands.
     """
     notes = []
-    for failed in await sandbox.failed_services():
+    for failed in services:
         if not failed.reachable and not scope.isolation.keeps_processes:
             raise EnvironmentFailure(failed.reason, code="service-failed", path="environment.services")
         what = failed.reason.partition(" Its last lines:")[0]
@@ -106,7 +96,7 @@ async def _who_could_end_services(environment: Environment, scope: Scope) -> str
         return "The package declares running processes as the solution, so keeping it running was part of the task."
     sandbox = environment.sandbox
     accounts = await _passwd(sandbox)
-    for user in agent_users(sandbox, scope.view):
+    for user in agent_users(sandbox.spec, scope.view):
         if _may_signal(user, environment.services, accounts):
             return f"The agent runs as {user} and could have ended it, so the score stands."
     if "users" not in sandbox.capabilities:

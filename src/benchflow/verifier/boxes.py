@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
@@ -22,17 +22,18 @@ from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSO
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.machine_settings.allowance import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
-from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
+from benchflow.sandbox.task_policy import agent_users, asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
-from benchflow.verifier import live_box as live
-from benchflow.verifier.agent_processes import agent_users, end_agent
+from benchflow.verifier.agent_processes import end_agent
 from benchflow.verifier.ground import Ground, common_files
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
-from benchflow.verifier.perturbation import OTHER_USER, Applied, apply
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree, place_of_trees
 from benchflow.verifier.shared_box import CLOSED, as_built, fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.surviving.path_patterns import fixed_part
 from benchflow.verifier.surviving.survival import Withheld
+
+if TYPE_CHECKING:
+    from benchflow.verifier.perturbation import Applied, Perturbation
 
 MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20
@@ -198,7 +199,11 @@ class BoxMaker:
     @property
     def _user(self) -> str:
         wanted = self.scope.perturbation
-        return OTHER_USER if wanted is not None and wanted.other_user else self.scope.user
+        if wanted is None or not wanted.other_user:
+            return self.scope.user
+        from benchflow.verifier.perturbation import OTHER_USER
+
+        return OTHER_USER
 
     @property
     def _in_the_open(self) -> bool:
@@ -245,13 +250,14 @@ class BoxMaker:
         pinned = git_variables(OWNERS) if self._in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
         env = {**self._machine_settings(sandbox), **pinned, **self.variables.values}
-        applied = await self._perturbed(sandbox, user)
+        if self.scope.perturbation is None:
+            return Box(sandbox, user, env, live_box, ground)
+        applied = await self._perturbed(self.scope.perturbation, sandbox, user)
         return Box(sandbox, user, {**env, **applied.env}, live_box, ground, applied.start)
 
-    async def _perturbed(self, sandbox: Sandbox, user: str) -> Applied:
-        wanted = self.scope.perturbation
-        if wanted is None:
-            return Applied()
+    async def _perturbed(self, wanted: Perturbation, sandbox: Sandbox, user: str) -> Applied:
+        from benchflow.verifier.perturbation import apply
+
         declared = {**self.environment.preparation.spec.env, **self.variables.values}
         applied = await apply(wanted, sandbox, user, declared)
         self.findings.not_applied += [why for why in applied.not_applied if why not in self.findings.not_applied]
@@ -295,7 +301,7 @@ class BoxMaker:
         if not self._has_manifest_services():
             await self.sandbox.kill_processes()
             return
-        users = agent_users(self.sandbox, self.scope.view)
+        users = agent_users(self.sandbox.spec, self.scope.view)
         note = await end_agent(self.sandbox, users, self.environment.services)
         self.findings.add(*([note] if note is not None else []))
 
@@ -354,12 +360,14 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _live(self, service: str) -> AsyncIterator[Sandbox]:
+        from benchflow.verifier.live_box import remove_hooks
+
         box = self.sandbox.service(service)
         message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
         if service == MAIN_SERVICE:
             rules = await survival_rules(self.environment, box, self.scope)
-            planted, notes = await live.remove_hooks(box, rules)
+            planted, notes = await remove_hooks(box, rules)
             self.findings.withhold(planted)
             self.findings.add(*notes)
         async with self._phase(box):
@@ -368,15 +376,17 @@ class BoxMaker:
     @asynccontextmanager
     async def _phase(self, place: Sandbox) -> AsyncIterator[None]:
         """Set the verifier's network, and remove its files from a place before and after."""
+        from benchflow.verifier.live_box import clear_place
+
         before, now = self._networks()
-        await live.clear_place(place)
+        await clear_place(place)
         if now != before:
             await self.sandbox.set_network(now)
         try:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                await live.clear_place(place)
+                await clear_place(place)
                 if now != before:
                     await self.sandbox.set_network(before)
 

@@ -165,7 +165,8 @@ NO_UV_SETTINGS: Final = {"UV_NO_CONFIG": "1"}
 """With it uv takes no settings and no version of Python from files, wherever it is started."""
 
 
-def configures_uv(folders: Iterable[Path]) -> bool:
+@functools.lru_cache(maxsize=128)
+def configures_uv(folders: Sequence[Path]) -> bool:
     """Whether a verifier has settings for uv among its files. A `pyproject.toml` without its name has none."""
     names = _UV_FILES - {".venv", "uv.lock"}
     found = (Path(place, name) for folder in folders for place, _, files in os.walk(folder) for name in files)

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from benchflow.task.config.task_config import RUNGS
+from benchflow.task.config.task_config import OPEN, RUNGS
 
 if TYPE_CHECKING:
     from benchflow.record import Rung, RungOutcome
 
-OPEN: Final = "open"
 SERVICES: Final = "services"
 MAX_RUNS: Final = 4
 """Oracle runs per proof."""

@@ -29,10 +29,10 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.taken import Copy
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
-from benchflow.verifier.perturbation import Perturbation
 
 if TYPE_CHECKING:
     from benchflow.sandbox.factory import Preparation
+    from benchflow.verifier.perturbation import Perturbation
 
 TEST_SCRIPT: Final = "test.sh"
 _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -33,8 +33,7 @@ from benchflow.verifier.ground import (
     uv_variables,
 )
 from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
-from benchflow.verifier.surviving import libraries, makefiles, node_packages, repositories
-from benchflow.verifier.surviving.libraries import Candidate
+from benchflow.verifier.surviving import makefiles, node_packages, repositories
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import (
     SCOPE,
@@ -46,6 +45,9 @@ from benchflow.verifier.surviving.survival import (
     lookup_folders,
     withhold,
 )
+
+if TYPE_CHECKING:
+    from benchflow.verifier.surviving.libraries import Candidate
 
 CLOSED: Final = (*SCOPE, *NAME_SERVICES, "/dev", "\0/")
 """Where no socket of a service is forwarded. Abstract names with a path are those of services of a system."""
@@ -148,9 +150,13 @@ class Survivors:
         self.changes = describe(changes, left, self.rules, time.time())
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
-            self.repositories = repositories.candidates(changes, left)
-            self.elsewhere = repositories.elsewhere(changes, left)
-            self.node_packages = node_packages.candidates(changes, left)
+            names = {change.path.rpartition("/")[2].casefold() for change in changes}
+            if not repositories.SETTINGS.isdisjoint(names):
+                self.repositories = repositories.candidates(changes, left)
+            if not repositories.POINTERS.isdisjoint(names):
+                self.elsewhere = repositories.elsewhere(changes, left)
+            if node_packages.NAME in names:
+                self.node_packages = node_packages.candidates(changes, left)
             self.future = makefiles.of_the_future(changes, left, time.time())
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
             if not self.configures_uv:  # then none that an archive brings counts either
@@ -160,6 +166,8 @@ class Survivors:
         if self.rules.keep_system or self.elsewhere:
             self.added = PathSet(change.path for change in changes if change.kind == "added")
         if self.rules.keep_system:
+            from benchflow.verifier.surviving import libraries
+
             self.libraries = libraries.candidates(changes, left)
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
@@ -228,6 +236,10 @@ async def _settle(environment: Environment, forked: Sandbox, survivors: Survivor
         survivors.withheld += [Withheld(path, kinds[path], "hook") for path in changed]
     hooks = await repositories.settle_hooks(forked, survivors.elsewhere, survivors.added)
     survivors.withheld += [Withheld(path, "added", "hook") for path in hooks]
+    if not survivors.libraries:
+        return
+    from benchflow.verifier.surviving import libraries
+
     removed = await libraries.settle(forked, survivors.libraries, survivors.added)
     survivors.withheld += [Withheld(path, "added", "path") for path in removed]
 

@@ -24,12 +24,9 @@ from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute, 
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
-from benchflow.verifier import blame
-from benchflow.verifier.agent_processes import check_composition, check_services
+from benchflow.verifier.agent_processes import check_services, judge_ended
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.ladder import wider as wider_rung
-from benchflow.verifier.perturbation import Perturbation
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_strategy
 from benchflow.verifier.surviving.survival import Withheld
@@ -37,6 +34,8 @@ from benchflow.verifier.surviving.survival import Withheld
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations
     from benchflow.models.gateway import Access
+    from benchflow.verifier.blame import Pristine
+    from benchflow.verifier.perturbation import Perturbation
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
 """Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
@@ -174,12 +173,16 @@ class Verifier:
         async def attempt() -> Verification:
             return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
 
-        async def pristine(lacking: Iterable[FailedRequest] = ()) -> blame.Pristine:
+        async def pristine(lacking: Iterable[FailedRequest] = ()) -> Pristine:
             return await self._on_pristine(scope, name, rollout, lacking)
 
         first = found = await attempt()
         if scope.perturbation is not None or self.assess is not None:  # a game cannot be played again to compare
             return found
+        if not self._blames and not found.unreached:
+            return found
+        from benchflow.verifier import blame
+
         if self._blames and blame.may_be_of_the_state(found.verdict):
             found = await blame.settle(found, attempt, pristine)
         if found.unreached:
@@ -225,7 +228,9 @@ class Verifier:
 
     async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
         """The same state at the next wider rung, so that an author sees whether an honest solution lost something."""
-        rung = wider_rung(scope.isolation.rung)
+        from benchflow.verifier.ladder import wider
+
+        rung = wider(scope.isolation.rung)
         if rung is None:
             return None
         more = replace(scope, isolation=replace(scope.isolation, rung=rung))
@@ -240,12 +245,14 @@ class Verifier:
 
     async def _on_pristine(
         self, scope: Scope, name: str, rollout: Path | None, lacking: Iterable[FailedRequest]
-    ) -> blame.Pristine:
+    ) -> Pristine:
         """How the same verifier does on the environment as built, in which no agent was."""
+        from benchflow.verifier.blame import Pristine, on_pristine
+
         backend, preparation = self.environment.backend, self.environment.preparation
         variables = self._variables(scope)
 
-        async def verify() -> blame.Pristine:
+        async def verify() -> Pristine:
             try:
                 fresh = Environment(backend, preparation)
                 await fresh.start()
@@ -261,15 +268,15 @@ class Verifier:
                     )
                     found = await verifier._attempt(scope, name, None, None, rollout, soft=False)
             except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
-                return blame.Pristine(attribute(error, "infrastructure", "verify"))
-            return blame.Pristine(found.verdict, found.unreached)
+                return Pristine(attribute(error, "infrastructure", "verify"))
+            return Pristine(found.verdict, found.unreached)
 
         spec = preparation.spec
         image = spec.image.digest if spec.image is not None else preparation.base
         settings = (spec.limits, spec.network, spec.workdir, spec.user, frozenset(spec.env.items()))
         own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
-        return await blame.on_pristine(key, verify, lacking)
+        return await on_pristine(key, verify, lacking)
 
     def _variables(self, scope: Scope) -> VerifierVariables:
         found = verifier_variables(scope, self._machine)
@@ -328,7 +335,8 @@ class Verifier:
                     assess=self.assess,
                     installations=self._installations,
                 )
-                findings.add(*await check_composition(box, scope))
+                if ended := await box.failed_services():
+                    findings.add(*judge_ended(ended, scope))
                 has_services = box is self.environment.sandbox and self.environment.services is not None
                 if has_services:
                     findings.add(*await check_services(self.environment, scope))

@@ -6,11 +6,12 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -18,7 +19,8 @@ import pytest
 
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups
-from benchflow.sandbox.local.inside.messages import Identity
+from benchflow.sandbox.local.inside.messages import Identity, Message
+from benchflow.sandbox.local.link import Launcher
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import BackendStatus, Limits, Mount, SandboxSpec
 
@@ -328,7 +330,7 @@ async def test_what_is_known_of_another_machine_counts_for_nothing(
 
 async def test_a_helper_that_was_started_ahead_serves_sandboxes(tmp_path: Path, identity: Identity) -> None:
     backend = LocalBackend(tmp_path, identity=identity)
-    backend.start_ahead()
+    backend.start_ahead(host=True)
     try:
         async with backend.create(SandboxSpec()) as sandbox:
             assert (await sandbox.exec(["true"], timeout=60)).ok
@@ -338,10 +340,41 @@ async def test_a_helper_that_was_started_ahead_serves_sandboxes(tmp_path: Path, 
     assert list(tmp_path.glob("owners/*")) == []
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_layer_is_checked_while_the_helper_starts_and_one_that_is_damaged_is_made_again(
+    tmp_path: Path, identity: Identity, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    first = LocalBackend(tmp_path, identity=identity)
+    async with first.create(SandboxSpec()) as sandbox:
+        expected = await sandbox.read_file("/etc/passwd")
+    await first.close()
+    [layer] = [path for path in tmp_path.glob("layers/host-*") if "-" not in path.name.removeprefix("host-")]
+    if damaged:
+        (layer / "etc" / "passwd").write_text("agent:x:0:0::/root:/bin/sh\n")
+    asked: list[str] = []
+    request = Launcher.request
+
+    def remember(self: Launcher, message: Message, fds: Sequence[int] = ()) -> socket.socket:
+        asked.append(message["op"])
+        return request(self, message, fds)
+
+    monkeypatch.setattr(Launcher, "request", remember)
+    backend = LocalBackend(tmp_path, identity=identity)
+    backend.start_ahead(host=True)
+    try:
+        async with backend.create(SandboxSpec()) as sandbox:
+            assert await sandbox.read_file("/etc/passwd") == expected
+    finally:
+        await backend.close()
+    assert asked.index("check-layer") < asked.index("launch")
+    assert asked.count("check-layer") == (2 if damaged else 1)
+    assert asked.count("compose-host") == int(damaged)
+
+
 async def test_a_backend_that_is_closed_while_its_helper_starts_leaves_nothing(
     tmp_path: Path, identity: Identity
 ) -> None:
     backend = LocalBackend(tmp_path, identity=identity)
-    backend.start_ahead()
+    backend.start_ahead(host=True)
     await backend.close()
     assert list(tmp_path.glob("owners/*")) == []

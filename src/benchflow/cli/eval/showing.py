@@ -18,7 +18,8 @@ from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Counted, Job, RolloutFolder, labels
 from benchflow.record.layout import is_folder_name
-from benchflow.record.reading.rollout_story import FULL, RolloutStory, read_story
+from benchflow.record.outcome import FULL
+from benchflow.record.reading.rollout_story import RolloutStory, read_story
 
 
 @click.command("show")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from benchflow.cli.arguments import Command
 from benchflow.errors import UsageError
-from benchflow.record import Player
+
+if TYPE_CHECKING:
+    from benchflow.record import Player
 
 
 def participant_option(command: Command) -> Command:
@@ -24,6 +27,11 @@ def participant_option(command: Command) -> Command:
 
 def named_players(given: Sequence[str]) -> dict[str, Player]:
     """The players by role; `--model` is not theirs, `model:NAME` names one."""
+    if not given:
+        return {}
+    from benchflow.record import Player
+    from benchflow.rollout.seats import require_url
+
     found: dict[str, Player] = {}
     for text in given:
         role, _, agent = (part.strip() for part in text.partition("="))
@@ -32,9 +40,6 @@ def named_players(given: Sequence[str]) -> dict[str, Player]:
         if role in found:
             raise UsageError(f"--participant {role} is given twice.", code="duplicate-option")
         found[role] = Player(agent)
-    if found:
-        from benchflow.rollout.seats import require_url
-
-        for role, player in found.items():
-            require_url(role, player)
+    for role, player in found.items():
+        require_url(role, player)
     return found

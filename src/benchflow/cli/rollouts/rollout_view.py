@@ -31,13 +31,23 @@ _WIDE: Final = 160
 
 def result_lines(result: Result, folder: Path) -> list[str]:
     """A result in short: the outcome and its reasons, what the verifier said of it, timings, notes, and the folder."""
-    from benchflow.record.reading.rollout_story import read_story
-
-    story = read_story(folder, result)
-    lines = [*_head(result), *_reason_lines(story), *_said_last(story), *_notes(result)]
+    lines = [*_head(result), *_explained(result, folder), *_notes(result)]
     spent = _spent(result)
     where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
     return [*lines, *([f"  {spent}"] if spent else []), *where]
+
+
+def _explained(result: Result, folder: Path) -> Iterator[str]:
+    from benchflow.record.outcome import FULL
+
+    if result.error is None and (result.reward or 0.0) >= FULL:
+        yield from _agent_end(result)
+        return
+    from benchflow.record.reading.rollout_story import read_story
+
+    story = read_story(folder, result)
+    yield from _reason_lines(story)
+    yield from _said_last(story)
 
 
 def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
@@ -180,10 +190,15 @@ def _reason_lines(story: RolloutStory) -> Iterator[str]:
         if reason.kind not in ("unscored", "reward", "game")
         and not (reason.kind == "part" and _is_shown(story, reason.text))
     )
-    result = story.result
-    if result is not None and not story.reasons and result.notes.limits_reached:
+    if story.result is not None and not story.reasons:
+        yield from _agent_end(story.result)
+
+
+def _agent_end(result: Result) -> Iterator[str]:
+    """What was unusual about the end of an agent whose reward needs no explanation."""
+    if result.notes.limits_reached:
         yield f"  the agent reached the sandbox's limit of {' and '.join(result.notes.limits_reached)}"
-    if result is not None and not story.reasons and (result.agent.timed_out or result.agent.exit_code):
+    if result.agent.timed_out or result.agent.exit_code:
         code = result.agent.exit_code
         yield "  the agent reached its time limit" if result.agent.timed_out else f"  the agent exited with code {code}"
 

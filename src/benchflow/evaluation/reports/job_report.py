@@ -11,7 +11,8 @@ from benchflow.evaluation.reports.arena_report import arena_lines
 from benchflow.evaluation.reports.text_table import estimate_cell, number, table
 from benchflow.evaluation.statistics import average
 from benchflow.record import Bounds, Counted, Estimate, JobPlaces, Statistics, Summary, TaskId, labels
-from benchflow.record.reading.rollout_story import FULL, why_not_full
+from benchflow.record.outcome import FULL
+from benchflow.record.reading.rollout_story import why_not_full
 
 _LISTED: Final = 20
 """Tasks that a line names."""

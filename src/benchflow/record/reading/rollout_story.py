@@ -19,6 +19,7 @@ from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.arena_record import ArenaPart
 from benchflow.record.layout import RolloutFolder, StepFolder, is_folder_name
+from benchflow.record.outcome import FULL
 from benchflow.record.reading.failing_tests import CTRF, FailingTest, printed_failures, reported_failures
 from benchflow.record.result import Result
 from benchflow.record.trajectory import RewardLine, read_rewards
@@ -27,8 +28,6 @@ ReasonKind = Literal[
     "unscored", "agent-timeout", "agent-exit", "limit", "stopped", "game", "test", "part", "step", "withheld", "reward"
 ]
 
-FULL: Final = 1.0
-"""A reward from here on needs no explanation."""
 OUTPUT: Final = "test-stdout.txt"
 ASSESSOR: Final = "assessor"
 """The source of rewards that an assessor gives while a game lasts."""

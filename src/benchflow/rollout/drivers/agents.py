@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.record import AgentEnd, Artifact, CallPlace, Workspace
+from benchflow.record import AgentEnd, Artifact, Workspace
 from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
@@ -25,6 +25,7 @@ from benchflow.rollout.plan import HandoffPlan, StepPlan, make_user
 from benchflow.rollout.policies import audit, forbidden_tools
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
     from benchflow.rollout.drivers.branches import BranchTree
     from benchflow.rollout.user_tools import UserTools
 
@@ -75,9 +76,8 @@ class AgentDriver(Driver):
             return await self._work_apart(step, context.plan.handoff)
         place = context.folder.step(step.name).agent
         agents = OpenAgents(context, step, context.environment.sandbox, place, self._gatekeeper())
-        heard = context.grant.seat(CallPlace("user", "user", step.name)) if context.grant is not None else None
         tools = await self._user_tools(step)
-        user = make_user(context.package, context.plan, context.config, context.machine, heard, tools)
+        user = make_user(context.package, context.plan, context.config, context.machine, self._heard(step), tools)
         conversation = Conversation(context, agents, user, user_tools=tools)
         try:
             try:
@@ -128,6 +128,14 @@ class AgentDriver(Driver):
         if context.tools is not None:
             context.tools.require_intact()
         return total.end()
+
+    def _heard(self, step: StepPlan) -> Access | None:
+        """The way to models of a user."""
+        if self._context.grant is None:
+            return None
+        from benchflow.record.model_calls import CallPlace
+
+        return self._context.grant.seat(CallPlace("user", "user", step.name))
 
     def _gatekeeper(self) -> Gatekeeper:
         context = self._context

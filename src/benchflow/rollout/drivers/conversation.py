@@ -15,13 +15,13 @@ import anyio
 
 from benchflow.rewards import Scored, attributed
 from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, log_round
-from benchflow.rollout.phases.team_memory import TeamMemory
 from benchflow.rollout.plan import PlannedTurn
 from benchflow.rollout.users import BaseUser, RoundResult, next_prompt, user_boundary
 from benchflow.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Grant
+    from benchflow.rollout.phases.team_memory import TeamMemory
     from benchflow.rollout.user_tools import UserTools
 
 MAX_VERIFIER_OUTPUT: Final = 6_000
@@ -54,17 +54,22 @@ class Conversation:
     """The points where it could branch; the caller that takes them stops their sandboxes."""
     user_tools: UserTools | None = None
     """What the user can do itself."""
-    _memory: TeamMemory = field(init=False)
+    _memory: TeamMemory | None = field(init=False, default=None)
+    """What roles learn of each other; None if they learn nothing."""
 
     def __post_init__(self) -> None:
         handoff = self.context.plan.handoff
-        self._memory = TeamMemory(handoff.trajectory if handoff is not None else "none")
+        if handoff is not None and handoff.trajectory != "none":
+            from benchflow.rollout.phases.team_memory import TeamMemory
+
+            self._memory = TeamMemory(handoff.trajectory)
 
     async def run(self, *, start: int = 0, prompt: str | None = None, last: RoundResult | None = None) -> None:
         """Play from round `start` on; `prompt` is the prompt there, if already known."""
         await self._play(start, prompt, last)
-        with attributed("sandbox", "agent"):
-            await self._memory.forget([self.agents.sandbox])
+        if self._memory is not None:
+            with attributed("sandbox", "agent"):
+                await self._memory.forget([self.agents.sandbox])
 
     async def _play(self, start: int, prompt: str | None, last: RoundResult | None) -> None:
         if self.user is not None and start == 0 and self.branch is None:
@@ -95,14 +100,17 @@ class Conversation:
     async def _next_prompt(
         self, number: int, turn: PlannedTurn, last: RoundResult | None, *, declared: bool
     ) -> str | None:
-        return await next_prompt(self.user, number, turn.prompt if declared else None, self.agents.step.prompt, last)
+        prompt = turn.prompt if declared else None
+        if self.user is None:
+            return prompt
+        return await next_prompt(self.user, number, prompt, self.agents.step.prompt, last)
 
     async def _round(self, number: int, turn: PlannedTurn, said: str, last: RoundResult | None) -> RoundResult:
         role = turn.role.name if turn.scene is not None else None
         previous = last.role if last is not None else None
         handed = previous is not None and role is not None and previous != role
         prompt = said
-        if handed and role is not None and last is not None:
+        if self._memory is not None and handed and role is not None and last is not None:
             prompt += await self._memory.brief(role, self.agents.sandbox, [last])
         base = await self.agents.sandbox.fork() if self.context.plan.branches else None
         user = self.user.branch() if self.user is not None and base is not None else None
@@ -132,7 +140,8 @@ class Conversation:
         if self.user is not None or len(self.agents.step.turns) > 1:
             used = self.user_tools.used() if self.user_tools is not None else None
             log_round(self.context, self.agents.step, result, prompt, outcome, branch=self.branch, user_tools=used)
-        self._memory.add(result)
+        if self._memory is not None:
+            self._memory.add(result)
         return result
 
     def _log_silence(self, number: int) -> None:

@@ -27,7 +27,7 @@ from benchflow.agents.protocol import (
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.redaction import Redactor
-from benchflow.record import AgentEnd, CallPlace, Event, JsonLines, RolloutFolder, Trajectory
+from benchflow.record import AgentEnd, Event, JsonLines, RolloutFolder, Trajectory
 from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.phases.step_bounds import keeps_processes
@@ -379,6 +379,7 @@ class OpenAgents:
         if grant is None:
             return None
         from benchflow.models.gateway import PORT
+        from benchflow.record.model_calls import CallPlace
 
         place = CallPlace(role, step=self.step.name)
         if not agent.asks_inside:

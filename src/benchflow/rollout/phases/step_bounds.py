@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
@@ -26,12 +26,15 @@ from benchflow.rollout.policies import Secrets, hidden_folders
 from benchflow.sandbox.factory import Preparation
 from benchflow.sandbox.inside.script_shell import starter
 from benchflow.sandbox.protocol import Mount, Sandbox
-from benchflow.sandbox.task_policy import healthcheck_of
+from benchflow.sandbox.task_policy import agent_users, healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import require_intact
-from benchflow.verifier.agent_processes import agent_users, end_agent
+from benchflow.verifier.agent_processes import end_agent
 from benchflow.verifier.scope import isolation_of
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Gateway
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = 'mkdir -p "$@" && chmod 777 "$@" && { chown "$0" "$@" 2>/dev/null || true; }'
@@ -41,6 +44,9 @@ MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 50_000
 CONVENTIONAL: Final = "/logs/artifacts"
 """Where imported packages leave what is always kept."""
+KEPT_KEY: Final = "kept-by-the-model-gateway"
+"""What an environment gets for a provider's key that the package names: the same in all rollouts, so that they share
+what was installed for one of them."""
 _EXISTS: Final = 'for path in "$@"; do if [ -e "$path" ]; then echo 1; else echo 0; fi; done'
 
 
@@ -57,6 +63,17 @@ def for_agents(
     empty = nothing() if hidden else Path()
     mounts = (*spec.mounts, *(Mount(empty, folder) for folder in hidden))
     return replace(preparation, spec=replace(spec, mounts=mounts, env={**spec.env, **secrets.of("environment")}))
+
+
+def without_provider_keys(preparation: Preparation, models: Gateway) -> Preparation:
+    """The environment without keys of providers: agents get a token in their place, services beside them nothing."""
+    from benchflow.models.gateway import without_keys
+
+    spec, services = preparation.spec, preparation.services
+    if services is not None:
+        services = replace(services, env=without_keys(services.env, models.keys, KEPT_KEY))
+    env = without_keys(spec.env, models.keys, KEPT_KEY)
+    return replace(preparation, spec=replace(spec, env=env), services=services)
 
 
 def is_imported(view: TaskRuntimeView) -> bool:
@@ -82,7 +99,7 @@ async def begin(environment: Environment, step: StepPlan) -> None:
 
 async def _make_log_folders(sandbox: Sandbox, view: TaskRuntimeView) -> None:
     """Anybody may write there, since the users of steps and the oracle's root do; the agent owns them."""
-    owner = agent_users(sandbox, view)[0]
+    owner = agent_users(sandbox.spec, view)[0]
     done = await sandbox.exec(["sh", "-c", _LOGS, owner, *_LOG_FOLDERS], user="root", cwd="/", timeout=60)
     if not done.ok:
         reason = (done.stdout + done.stderr).decode(errors="replace").strip()[-300:]
@@ -122,7 +139,7 @@ async def end_processes(environment: Environment, step: str | None) -> None:
     if environment.services is None:
         await sandbox.kill_processes()
     else:
-        await end_agent(sandbox, agent_users(sandbox, view), environment.services)
+        await end_agent(sandbox, agent_users(sandbox.spec, view), environment.services)
 
 
 async def collect(

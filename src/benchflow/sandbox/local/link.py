@@ -105,7 +105,10 @@ class Launcher:
 
     async def task(self, message: messages.Message) -> messages.Message:
         """Run a task and return its answer."""
-        reply = self.request(message)
+        return await self.answer(self.request(message))
+
+    async def answer(self, reply: socket.socket) -> messages.Message:
+        """The answer to a request for one task."""
         with reply:
             answer, _ = await next_message(reply)
         return expect(answer, HELPER_GONE)

@@ -12,6 +12,7 @@ import os
 import platform
 import secrets
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from benchflow.sandbox.inside import syscalls
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local.beside import host_profile as hostprofile
 from benchflow.sandbox.local.cgroups import Machine
-from benchflow.sandbox.local.inside.messages import Identity
+from benchflow.sandbox.local.inside.messages import Identity, Message
 from benchflow.sandbox.local.layers.layer_stack import Environment, Layer, Runtime, Spares, release, share
 from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
 from benchflow.sandbox.local.link import Launcher
@@ -109,6 +110,10 @@ class LocalBackend(SandboxBackend):
         """Of drivers that have ended, and still to be removed."""
         self._ahead: threading.Thread | None = None
         """Starts the helper process before it is needed."""
+        self._needed: str | None = None
+        """The layer that the first sandbox will need."""
+        self._looking: dict[str, socket.socket] = {}
+        """Layers that the helper is checking before they are needed, by key: where its answers arrive."""
 
     @cached_property
     def machine(self) -> Machine:
@@ -133,8 +138,12 @@ class LocalBackend(SandboxBackend):
             raise EnvironmentFailure("The local sandbox backend was closed while a sandbox was starting.")
         return Runtime(self.store, owner, launcher, spares)
 
-    def start_ahead(self) -> None:
-        """Start the helper process while the caller does something else; the first sandbox waits for the rest of it."""
+    def start_ahead(self, *, host: bool) -> None:
+        """Start the helper process while the caller does something else; the first sandbox waits for the rest of it.
+
+        With `host` that sandbox will need the layer of the host profile, and the helper checks it at once.
+        """
+        self._needed = hostprofile.profile_key() if host else None
         self._ahead = threading.Thread(target=self._open_ahead)
         self._ahead.start()
 
@@ -159,7 +168,16 @@ class LocalBackend(SandboxBackend):
                 raise
             self._owner = owner
             self._spares = Spares(launcher, self.store, owner)
+            needed, self._needed = self._needed, None
+            if needed is not None:
+                self._look_ahead(launcher, needed)
             self._launcher = launcher  # last: a caller that sees it takes the others without the lock
+
+    def _look_ahead(self, launcher: Launcher, key: str) -> None:
+        """Have a layer checked that is there and that nobody can remove any more."""
+        with contextlib.suppress(BenchflowError, OSError):  # then it is checked when it is needed
+            if self.store.use.leases.try_hold(key) and (self.store.layers / key).exists():
+                self._looking[key] = launcher.request(_to_check(key))
 
     async def _collect(self, leftovers: list[Owner]) -> None:
         """Remove what ended drivers left behind; a free lock proves that its driver has ended."""
@@ -216,11 +234,13 @@ class LocalBackend(SandboxBackend):
         if key in self._whole:
             return True
         launcher = (await self.runtime()).launcher
-        location = f"store:layers/{key}"
-        if (await launcher.task({"op": "check-layer", "location": location}))["whole"]:
+        looking = self._looking.pop(key, None)
+        whole = looking is not None and (await launcher.answer(looking))["whole"]
+        # Another driver may have repaired it since then, so what was found to be damaged ahead is looked at again.
+        if whole or (await launcher.task(_to_check(key)))["whole"]:
             self._whole.add(key)
             return True
-        await launcher.task({"op": "remove", "locations": [location], "volumes": []})
+        await launcher.task({"op": "remove", "locations": [f"store:layers/{key}"], "volumes": []})
         return False
 
     async def _prepared_layer(self, spec: SandboxSpec, environment: Environment, user: str) -> str:
@@ -333,6 +353,8 @@ class LocalBackend(SandboxBackend):
         launcher, owner, spares = self._launcher, self._owner, self._spares
         self._launcher = self._owner = self._spares = None
         self._snapshots.clear()
+        while self._looking:
+            self._looking.popitem()[1].close()
         if launcher is None or owner is None:
             return
         if spares is not None:
@@ -340,6 +362,10 @@ class LocalBackend(SandboxBackend):
         launcher.close()
         cgroups.leftovers(self.machine.hierarchies, owner.name).remove()
         os.close(owner.lock)
+
+
+def _to_check(key: str) -> Message:
+    return {"op": "check-layer", "location": f"store:layers/{key}"}
 
 
 @dataclass(frozen=True, slots=True)

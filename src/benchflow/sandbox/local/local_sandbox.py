@@ -19,7 +19,6 @@ from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.inside.offers import Offer
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local import local_transfer as transfer
-from benchflow.sandbox.local.beside.difference import Record
 from benchflow.sandbox.local.cgroups import Restraints, restrain
 from benchflow.sandbox.local.commands import LocalProcess, run_command, task_group
 from benchflow.sandbox.local.inside.messages import Attachment, Overlay, Plan
@@ -44,6 +43,7 @@ from benchflow.sandbox.protocol import (
 
 if TYPE_CHECKING:
     from benchflow.sandbox.inside.egress_gateway import EgressPlan
+    from benchflow.sandbox.local.beside.difference import Record
     from benchflow.sandbox.local.local_backend import LocalBackend
     from benchflow.sandbox.network.egress import Egress
     from benchflow.sandbox.network.forwarding import Dial, Forwarding

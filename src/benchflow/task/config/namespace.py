@@ -338,6 +338,9 @@ class Namespace(Record):
 
 
 PROFILE_KEYS: Final = ("environment-profile", "agent-profile", "verifier-profile")
+PRESET_KEYS: Final = ("preset", "presets", "profile", "profiles")
+SHORT_KEYS: Final = frozenset({*PRESET_KEYS, "name", "image"})
+"""Keys at the root that stand for others, which replace them when a document is read."""
 
 
 class DocumentRoot(TaskConfig):

@@ -19,6 +19,8 @@ MAIN_SERVICE: Final = "main"
 NETWORK_MODES: Final = ("no-network", "public", "allowlist")
 RUNGS: Final = ("separate", "shared", "system", "services", "open")
 """How much of the agent's state a verifier sees, strictest first."""
+OPEN: Final = "open"
+"""The last of them."""
 AUTO: Final = "auto"
 """The strictest rung at which the package's own oracle scores full."""
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"

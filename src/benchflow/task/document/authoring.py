@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
 from benchflow.task.config.kinds import unsafe_path
-from benchflow.task.config.namespace import DocumentRoot
+from benchflow.task.config.namespace import PRESET_KEYS, DocumentRoot
 from benchflow.task.config.parsed_record import IssueLog, describe
 from benchflow.task.document.merging import merge_below
 
@@ -101,9 +101,6 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """What each preset stands for."""
 
-_PRESET_KEYS: Final = ("preset", "presets", "profile", "profiles")
-_SUGAR: Final = frozenset({*_PRESET_KEYS, "name", "image"})
-
 
 class Expanded(NamedTuple):
     """The expanded frontmatter, the presets it used, and its shorthands (canonical path -> key written)."""
@@ -115,25 +112,18 @@ class Expanded(NamedTuple):
 
 def expand_authoring(frontmatter: Mapping[str, Any], problems: IssueLog) -> Expanded:
     """Expand presets and shorthands; what cannot be expanded is reported and dropped."""
-    if _SUGAR.isdisjoint(frontmatter) and not _has_path_shorthand(frontmatter):
-        return Expanded(dict(frontmatter), (), {})
     names = _preset_names(frontmatter, problems)
     bundle: dict[str, Any] = {}
     for name in names:
         bundle = merge_below(DocumentRoot, bundle, deepcopy(dict(PRESETS[name])))
-    own = {key: value for key, value in frontmatter.items() if key not in _PRESET_KEYS}
+    own = {key: value for key, value in frontmatter.items() if key not in PRESET_KEYS}
     renames: dict[str, str] = {}
     own = _expand_shorthands(own, renames, problems)
     return Expanded(merge_below(DocumentRoot, bundle, own), names, renames)
 
 
-def _has_path_shorthand(frontmatter: Mapping[str, Any]) -> bool:
-    get = frontmatter.get
-    return str in (type(get("verifier")), type(get("oracle")), type(get("solution")))
-
-
 def _preset_names(frontmatter: Mapping[str, Any], problems: IssueLog) -> tuple[str, ...]:
-    used = [key for key in _PRESET_KEYS if frontmatter.get(key) is not None]
+    used = [key for key in PRESET_KEYS if frontmatter.get(key) is not None]
     if {key.removesuffix("s") for key in used} == {"preset", "profile"}:
         problems.error("conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' mean the same; use only 'preset'")
     names: list[str] = []

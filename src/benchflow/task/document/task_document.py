@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, IssuesError, PackageError
 from benchflow.task.config.interaction import Role, Scene, Turn, User
-from benchflow.task.config.namespace import DocumentRoot, Namespace
+from benchflow.task.config.namespace import PROFILE_KEYS, SHORT_KEYS, DocumentRoot, Namespace
 from benchflow.task.config.parsed_record import FrozenMap, IssueLog, shorten
 from benchflow.task.config.task_config import TaskConfig
-from benchflow.task.document.authoring import expand_authoring
 from benchflow.task.document.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections
 from benchflow.task.document.yaml_source import YamlError, YamlSource
 
@@ -109,9 +108,14 @@ def _assemble(
     merge_profiles: MergeProfiles | None,
     problems: IssueLog,
 ) -> TaskDocument | None:
-    expanded = expand_authoring(frontmatter, problems)
-    problems.renames.update(expanded.renames)
-    mapping = merge_profiles(expanded.mapping, problems) if merge_profiles else expanded.mapping
+    mapping, presets = dict(frontmatter), tuple[str, ...]()
+    if _has_shorthand(frontmatter):
+        from benchflow.task.document.authoring import expand_authoring
+
+        mapping, presets, renames = expand_authoring(frontmatter, problems)
+        problems.renames.update(renames)
+    if merge_profiles is not None and any(key in mapping for key in PROFILE_KEYS):
+        mapping = merge_profiles(mapping, problems)
     root = DocumentRoot.parse(mapping, "", problems)
     if root is None:
         return None
@@ -134,11 +138,17 @@ def _assemble(
         persona=persona,
         preamble=body.preamble if body.has("prompt") else "",
         mode=derive_mode(root.benchflow, scenes, root.user, persona, problems),
-        presets=expanded.presets,
+        presets=presets,
         frontmatter=FrozenMap(frontmatter),
         body=text,
         spelling=FrozenMap(_spelling(frontmatter)),
     )
+
+
+def _has_shorthand(frontmatter: Mapping[str, Any]) -> bool:
+    """Whether it has keys for authors only: short ones, or the path of a folder for a section."""
+    sections = (frontmatter.get(key) for key in ("verifier", "oracle", "solution"))
+    return not SHORT_KEYS.isdisjoint(frontmatter) or any(isinstance(section, str) for section in sections)
 
 
 def _check_spelling(namespace: Namespace, problems: IssueLog) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
 
-_NAME: Final = "package.json"
+NAME: Final = "package.json"
 _MODULES: Final = "node_modules"
 _LARGEST: Final = 1 << 16
 _AT_ONCE: Final = 200
@@ -36,7 +36,7 @@ def candidates(changes: Sequence[Change], withheld: PathSet) -> list[str]:
     return [
         change.path
         for change in own
-        if change.path.endswith(f"/{_NAME}") and change.type != "directory" and (led or not _is_installed(change.path))
+        if change.path.endswith(f"/{NAME}") and change.type != "directory" and (led or not _is_installed(change.path))
     ]
 
 

@@ -16,7 +16,10 @@ from benchflow.errors import SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
 
-_NAMES: Final = frozenset({"config", "config.worktree"})
+SETTINGS: Final = frozenset({"config", "config.worktree"})
+"""Names of files with the settings of a repository, case-folded."""
+POINTERS: Final = frozenset({".git", "commondir"})
+"""Names of files that lead git to another place."""
 _AT_ONCE: Final = 200
 _TIMEOUT_SEC: Final = 60.0
 _MAX_BYTES: Final = 16 << 20
@@ -50,7 +53,7 @@ def candidates(changes: Iterable[Change], withheld: PathSet) -> list[Change]:
     return [
         change
         for change in changes
-        if change.path.rpartition("/")[2].casefold() in _NAMES
+        if change.path.rpartition("/")[2].casefold() in SETTINGS
         and change.kind != "deleted"
         and change.type != "directory"
         and not withheld.covers(change.path)
@@ -89,7 +92,7 @@ def elsewhere(changes: Iterable[Change], withheld: PathSet) -> list[str]:
     return [
         change.path
         for change in changes
-        if change.path.endswith(("/.git", "/commondir"))
+        if change.path.rpartition("/")[2] in POINTERS
         and change.type != "directory"
         and change.kind != "deleted"
         and not withheld.covers(change.path)

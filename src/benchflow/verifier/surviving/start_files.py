@@ -66,7 +66,7 @@ NAME_SERVICES: Final = (
 )  # fmt: skip
 """Where the C library, its modules and programs of the system ask for the addresses of hosts, for accounts and for
 services of the system, if a socket is there."""
-_SYSTEM_START: Final = re.compile(
+_SYSTEM_START: Final = (
     r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|(bash|csh|ksh)\.[^/]*|bashrc|mkshrc|inputrc"
     r"|z(shenv|shrc|profile|login|logout)"  # shells, at their end too
     r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
@@ -77,10 +77,10 @@ _SYSTEM_START: Final = re.compile(
     r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
     r"|/usr/(local/)?(etc/)?(pip\.conf|npmrc|gitconfig|gemrc)|/usr/(local/)?lib/gcc/.*/specs"
 )
-_TO_SYSTEM_START: Final = re.compile(
+_TO_SYSTEM_START: Final = (
     r"/etc(/(ssl|ssh|pki(/tls)?|security|pam\.d|default))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
 )
-_HOME_START: Final = re.compile(
+_HOME_START: Final = (
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
     r"|pydistutils\.cfg|jq|netrc|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan(/.*)?|sqliterc|psqlrc|my\.cnf|hgrc|condarc|irbrc|pryrc"
@@ -88,7 +88,8 @@ _HOME_START: Final = re.compile(
     r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/(pip|fish)(/.*)?|cache/(pip|uv)(/.*)?"
     r"|node_(modules|libraries)(/.*)?)"
 )
-_TO_HOME_START: Final = re.compile(r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)")
+_TO_HOME_START: Final = r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)"
+"""These four are compiled when they are first used: most packages keep no system changes."""
 
 
 _PROGRAM_SETTING: Final = re.compile(r"([a-z][\w+-]*?)-?[\d.]*?(\.[\w.+-]+|rc|_config)")
@@ -108,18 +109,18 @@ def named_after(names: Sequence[str]) -> str | None:
 def is_system_start(path: str) -> bool:
     """Whether programs, loaders, shells, interpreters or package managers read this setting of the system at their
     start."""
-    return _SYSTEM_START.fullmatch(path) is not None
+    return re.fullmatch(_SYSTEM_START, path) is not None
 
 
 def leads_to_system_start(path: str) -> bool:
     """Whether such settings are below a folder."""
-    return _TO_SYSTEM_START.fullmatch(path) is not None
+    return re.fullmatch(_TO_SYSTEM_START, path) is not None
 
 
 def of_home_start(path: str) -> bool:
     """`is_system_start` for a path relative to a home."""
-    return _HOME_START.fullmatch(path) is not None
+    return re.fullmatch(_HOME_START, path) is not None
 
 
 def leads_to_home_start(path: str) -> bool:
-    return _TO_HOME_START.fullmatch(path) is not None
+    return re.fullmatch(_TO_HOME_START, path) is not None
