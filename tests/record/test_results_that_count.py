@@ -57,6 +57,14 @@ def test_results_keep_the_order_in_which_their_keys_came(make_result):
     assert results.lines == 4
 
 
+def test_parts_that_results_have_in_common_are_kept_once(tmp_path, make_job, make_result):
+    make_job(tmp_path, results=[make_result(key="a"), make_result(key="b", reward=0.5)])
+    (_, first), (_, second) = Job.find(tmp_path, "job").results
+    for name in ("task", "agent", "sandbox", "verifier", "notes"):
+        assert getattr(first, name) is getattr(second, name), name
+    assert (first.reward, second.reward) == (1.0, 0.5)
+
+
 def test_a_line_holds_the_result_and_the_rollout_it_is_of(make_result):
     result = make_result()
     line = result_line("r1", result)

@@ -87,7 +87,7 @@ class Runner(Protocol):
         """Build what the task needs; called once per environment, others wait. `run` reports failures."""
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
-        """One try, its record written into `folder`. Raises only when it is cancelled."""
+        """One try, its record written into `folder`. Raises only when it is cancelled, or the job cannot go on."""
 
     def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         """Whether the agent's work of a rollout was kept."""

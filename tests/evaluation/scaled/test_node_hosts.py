@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import anyio
 import pytest
 
 from benchflow.cluster import NodeLost
+from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.engine import Engine, unjudged
 from benchflow.evaluation.job import create_job, plan_job, work_left
 from benchflow.evaluation.scaled import folder_travel
@@ -120,6 +122,30 @@ async def test_a_package_that_is_damaged_on_its_node_is_sent_again(
         [node] = cluster.nodes
         assert cluster.calls[node.id, "take"] == 2
     assert [line["reward"] for line in lines] == [1.0, 1.0], said
+    store.close()
+
+
+async def test_a_full_disk_of_the_job_ends_it_at_once_and_it_can_be_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    package(tmp_path / "tasks/plain", PLAIN)
+    request = JobRequest((str(tmp_path / "tasks"),), "oracle", sandbox="local", attempts=20)
+    store = create_job(tmp_path / "jobs", "job", request, plan_job(request)[1])
+    async with fleet_for(request, []) as (fleet, cluster):
+        with monkeypatch.context() as patch:
+            patch.setattr(folder_travel, "unpack", full)
+            with pytest.raises(BaseExceptionGroup) as raised:
+                await run(store, fleet, request)
+        told = r"No space left on device\. Fix this, .* resume .*job$"
+        assert raised.group_contains(InfrastructureFailure, match=told)
+        assert sum(cluster.calls.values()) < 20
+        assert not store.places.results.exists()
+        assert list(store.places.rollouts.iterdir()) == []
+        lines = await run(store, fleet, request)
+    assert [line["reward"] for line in lines] == [1.0] * 20
     store.close()
 
 

@@ -50,6 +50,10 @@ def packed(folder: Path, place: Path) -> FolderStream:
         os.close(directory)
 
 
+class NoRoomHereError(InfrastructureFailure):
+    """The disk of the job is full: nothing that nodes do now could be kept."""
+
+
 async def take_back(folder: Path, stream: FolderStream, fetch: Fetch) -> None:
     """Write a folder that a node has packed. Raises `InfrastructureFailure`, and then there is nothing."""
     try:
@@ -57,8 +61,9 @@ async def take_back(folder: Path, stream: FolderStream, fetch: Fetch) -> None:
     except OSError as error:
         what = error.strerror or str(error)
         message = f"The folder of the rollout {folder.name} cannot be written where it has to arrive: {what}."
-        code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "folder-refused"
-        raise InfrastructureFailure(message, code=code) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoRoomHereError(message, code="disk-full") from error
+        raise InfrastructureFailure(message, code="folder-refused") from error
 
 
 async def _take_back(folder: Path, stream: FolderStream, fetch: Fetch) -> None:

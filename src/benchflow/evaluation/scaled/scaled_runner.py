@@ -17,16 +17,17 @@ from typing import Final, Self
 import anyio
 
 from benchflow.cluster import NodeLost
-from benchflow.errors import BenchflowError, PackageError
+from benchflow.errors import BenchflowError, InfrastructureFailure, PackageError
 from benchflow.evaluation.scaled.abilities import Demand
 from benchflow.evaluation.scaled.demand import demand_of
 from benchflow.evaluation.scaled.fleet import Fleet, Host
-from benchflow.evaluation.scaled.folder_travel import take_back
+from benchflow.evaluation.scaled.folder_travel import NoRoomHereError, take_back
 from benchflow.evaluation.scaled.lost_attempts import record_here, record_unscored
 from benchflow.evaluation.scaled.orders import Answer, FolderStream, Order, OrderedTask
 from benchflow.evaluation.scaled.parcels import Parcels, give
 from benchflow.evaluation.scaled.scoring_again import not_scored_again, send_kept
 from benchflow.evaluation.sources import Sources
+from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.record import JobPlaces, JobRequest, Result, RolloutFolder, write_document
 from benchflow.rewards import Unscored, attribute
@@ -51,6 +52,7 @@ class ScaledRunner:
         self._parcels: Final = Parcels()
         self._fetching: Final = anyio.CapacityLimiter(_FETCHES)
         self._demands: Final[dict[TaskRef, Demand]] = {}
+        self._folder: Final = places.path
         self._working = self._fleet.working(places)
 
     async def __aenter__(self) -> Self:
@@ -82,12 +84,19 @@ class ScaledRunner:
             except NodeLost as error:
                 self._fleet.lost(host, error)
                 verdict = Unscored("infrastructure", "plan", "node-lost", str(error))
+            except NoRoomHereError as error:
+                raise self._ended(error) from error
             except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
                 verdict = attribute(error, "infrastructure", "plan")
             else:
                 self._fleet.returned(host, item.key, result)
                 return result
             return await record_unscored(item, self._request, folder, verdict, self._fleet.watches[host.node.id].note)
+
+    def _ended(self, error: NoRoomHereError) -> InfrastructureFailure:
+        """The end of the job: each further rollout would be done for nothing, and again after a resume."""
+        command = f"bench eval resume {job_argument(self._folder)}"
+        return InfrastructureFailure(f"{error} Fix this, then run: {command}", code=error.code)
 
     def _demand(self, task: TaskRef) -> Demand:
         if task not in self._demands:
@@ -160,6 +169,8 @@ class ScaledRunner:
             except NodeLost as error:
                 self._fleet.lost(host, error)
                 verdict = Unscored("infrastructure", "verify", "node-lost", str(error))
+            except NoRoomHereError as error:
+                raise self._ended(error) from error
             except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
                 verdict = attribute(error, "infrastructure", "verify")
             else:
