@@ -54,7 +54,7 @@ _FOLDERS: Final[Mapping[str, Sequence[str]]] = {
 }
 _KNOWN: Final[dict[str, dict[str, str]]] = {}
 """By the digest of the package, which covers all of it."""
-_MOST_KNOWN: Final = 10_000
+_MOST_KNOWN: Final = 1_000
 
 
 @dataclass(frozen=True)

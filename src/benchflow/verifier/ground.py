@@ -108,7 +108,7 @@ class Ground:
         return tuple(without)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def common_files(stdlibs: Sequence[str], gems: Sequence[str], settings: frozenset[str]) -> Mapping[str, bytes]:
     """The files of the ground folder that are the same for all boxes of an environment, by path."""
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}

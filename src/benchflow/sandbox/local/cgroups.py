@@ -163,7 +163,12 @@ def make_groups(
 
 def leftovers(hierarchies: Iterable[Hierarchy], owner: str) -> Groups:
     """The groups that a driver left behind."""
-    return Groups(tuple(path for hierarchy in hierarchies for path in hierarchy.folder.glob(f"{group_prefix(owner)}*")))
+    prefix = group_prefix(owner)
+    found: list[Path] = []
+    for hierarchy in hierarchies:
+        with contextlib.suppress(OSError):  # the parent can be gone as well
+            found += [path for path in hierarchy.folder.iterdir() if path.name.startswith(prefix)]
+    return Groups(tuple(found))
 
 
 def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def _is_made(name: str, recipe: str) -> bool:
     return re.search(_MADE.format(name=re.escape(name)), recipe) is not None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=128)
 def actions_of(folders: Sequence[Path]) -> frozenset[str]:
     """The same for all files in folders, whatever their names: a script can contain a makefile."""
     texts = (_text(file) for folder in folders for file in folder.rglob("*") if file.is_file())
@@ -78,7 +78,7 @@ _SPECIAL: Final = re.compile(r"\.[A-Z_]+|%|\*")
 """Targets that are settings of make, and patterns that fit every file."""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=128)
 def made_by(folders: Sequence[Path]) -> re.Pattern[str] | None:
     """What the verifier's makefiles make, as a pattern for the ends of paths; None if they make nothing."""
     files = (file for folder in folders for file in folder.rglob("*") if file.is_file() and _NAME.fullmatch(file.name))
