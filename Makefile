@@ -8,6 +8,7 @@ UV     := $(shell command -v uv 2>/dev/null)
 # The environment is rebuilt when its inputs change.
 INSTALLED := $(VENV)/.installed-core
 DEV       := $(VENV)/.installed-dev
+COMPILED  := $(VENV)/.compiled
 EXAMPLES  := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
 INPUTS    := pyproject.toml $(wildcard examples/*/pyproject.toml)
 
@@ -19,7 +20,7 @@ CREATE  = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 endif
 
-.PHONY: help demo test unit exploits lint format bench mutate docs setup system clean
+.PHONY: help demo test unit exploits lint style types format bench mutate docs setup system clean
 
 help:  ## show this help
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,15 +30,16 @@ demo: $(INSTALLED)  ## set up, then evaluate the example packages
 
 # More workers than cores, because many tests wait for subprocesses. Bytecode is written, so that it is compiled once.
 test: WORKERS ?= 7
-unit: WORKERS ?= 4
+unit: WORKERS ?= 3
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
 # What fails beside others runs once more, alone, and must pass there. Failures of an earlier run do not count.
-test: $(DEV) system lint  ## set up, lint, check types and import rules, run all tests
+test: $(DEV) system  ## set up, lint, check types and import rules, run all tests
+	@$(MAKE) --no-print-directory -j2 types style $(COMPILED)
 	@rm -f .pytest_cache/v/cache/lastfailed
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=thorough || $(BIN)/python scripts/again.py
 
-unit: $(DEV)  ## run only the quick tests
+unit: $(COMPILED)  ## run only the quick tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"
 
 # Hours on two cores; ONLY="git and services" runs a part.
@@ -45,11 +47,15 @@ exploits: WORKERS ?= 3
 exploits: $(DEV) system  ## attack verification and planted holes in every way, user, rung and sandbox that the tests know (long)
 	@EXPLOITS=all $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/exploits tests/verifier/test_python_lookups.py tests/evidence/holes $(if $(ONLY),-k "$(ONLY)")
 
-lint: $(DEV)  ## check style, types and import rules
+lint: style types  ## check style, types and import rules
+
+style: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+types: $(DEV)
+	@$(BIN)/mypy
 
 format: $(DEV)  ## format the code
 	@$(BIN)/ruff check --fix --quiet .
@@ -90,3 +96,8 @@ $(DEV): $(INPUTS) | $(BIN)/python
 	@echo "Installing benchcube with its development tools into $(VENV)"
 	@$(INSTALL) -e '.[dev]' $(foreach example,$(EXAMPLES),-e $(example))
 	@touch $@ $(INSTALLED)
+
+# Once for all workers, which would each compile everything at the same time.
+$(COMPILED): export PYTHONDONTWRITEBYTECODE :=
+$(COMPILED): $(DEV)
+	@if $(BIN)/python -m pytest -qq --collect-only -p no:cacheprovider > /dev/null; then touch $@; fi

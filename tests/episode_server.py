@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx
 
+import loaded_commands
+
 TESTS = """#!/bin/sh
 answer=$(cat /app/answer.txt 2>/dev/null)
 case "$answer" in done) echo 1;; half) echo 0.5;; *) echo 0;; esac > /logs/verifier/reward.txt
@@ -104,24 +106,31 @@ def answered(response):
 
 
 @contextmanager
-def serving(tmp, *arguments, wire="ors", no_token=True, **more_env):
-    """A server on a free port; it is killed at the end if it still runs."""
+def serving(tmp, *arguments, wire="ors", no_token=True, load=None, **more_env):
+    """A server on a free port; it is killed at the end if it still runs.
+
+    With `load` the process is not started anew: those modules are there already.
+    """
     log = tmp / f"server-{len(list(tmp.glob('server-*')))}.log"
     env = {**os.environ, "PYTHONPATH": str(plugins(tmp / "plugins")), **more_env}
-    command = [str(Path(sys.executable).with_name("bench")), "serve", wire, *map(str, arguments), "--json"]
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [*command, *(["--no-token"] if no_token else [])], stdout=subprocess.PIPE, stderr=stream, text=True, env=env
-        )
-    try:
-        line = process.stdout.readline()
-        assert line, log.read_text()
-        server = Server(process, json.loads(line), log)
-        with server.http:
-            yield server
-    finally:
-        process.kill()
-        process.communicate()
+    words = ["serve", wire, *map(str, arguments), "--json", *(["--no-token"] if no_token else [])]
+    reading, writing = os.pipe()
+    with log.open("w") as stream, os.fdopen(reading) as output:
+        if load is None:
+            command = [str(Path(sys.executable).with_name("bench")), *words]
+            process = subprocess.Popen(command, stdout=writing, stderr=stream, env=env)
+        else:
+            process = loaded_commands.Running(words, Path.cwd(), env, (writing, stream.fileno()), load)
+        os.close(writing)
+        try:
+            line = output.readline()
+            assert line, log.read_text()
+            server = Server(process, json.loads(line), log)
+            with server.http:
+                yield server
+        finally:
+            process.kill()
+            process.wait(60)
 
 
 def solve(server, sid):

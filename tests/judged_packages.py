@@ -3,6 +3,8 @@
 from benchflow.record import read_model_calls
 from episode_server import write_package
 
+MODELS = ("litellm",)
+"""What takes seconds to load in a server that asks models."""
 YES = {"score": "yes", "reason": "it is"}
 FILES = {
     "verifier/verifier.md": "---\nverifier:\n  strategies:\n    prose: {type: llm-judge, rubric: rubric.toml}\n---\n",

@@ -1,8 +1,8 @@
 """`bench` as a process of its own, without loading the program each time: a server that has loaded it forks.
 
-`bench(*arguments, cwd=..., env=...)` gives what `subprocess.run([*BENCH, *arguments], ...)` gives. The process that
-runs a command has its own output, folder and environment, and ends as an interpreter ends; only its modules are there
-already. What depends on how Python starts, on signals or on streams is run by `BENCH`.
+`bench(*arguments, cwd=..., env=...)` gives what `subprocess.run([*BENCH, *arguments], ...)` gives, and `Running` is a
+command that has not ended. Its process has its own output, folder and environment, and ends as an interpreter ends;
+only its modules are there already. What depends on how Python starts, on signals or on streams is run by `BENCH`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -58,19 +59,13 @@ def bench(
 ) -> subprocess.CompletedProcess[str]:
     """Run `bench` to its end; `load` names more modules that the server loads, once."""
     words = [str(argument) for argument in arguments]
-    request = {"arguments": words, "cwd": str(cwd), "env": dict(os.environ if env is None else env), "load": load}
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        with theirs:
-            given = [theirs.fileno(), output.fileno(), errors.fileno()]
-            socket.send_fds(_server(), [json.dumps(request).encode()], given)
-        ours.settimeout(timeout)
-        pid = int(ours.recv(16))
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        running = Running(words, cwd, os.environ if env is None else env, (output.fileno(), errors.fileno()), load)
         try:
-            code = int(ours.recv(16))
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(["bench", *words], timeout) from None
+            code = running.wait(timeout)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
         texts = []
         for file in (output, errors):
             file.seek(0)
@@ -78,8 +73,45 @@ def bench(
     return subprocess.CompletedProcess(["bench", *words], code, *texts)
 
 
+class Running:
+    """A command that runs; its output goes to two descriptors."""
+
+    def __init__(
+        self, words: list[str], cwd: Path, env: Mapping[str, str], given: tuple[int, int], load: Sequence[str] = ()
+    ) -> None:
+        request = {"arguments": words, "cwd": str(cwd), "env": dict(env), "load": load}
+        self._words = words
+        self._code: int | None = None
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(_server(), [json.dumps(request).encode()], [theirs.fileno(), *given])
+        self.pid = int(self._end.recv(16))
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, once it has ended."""
+        if self._code is None:
+            self._end.settimeout(timeout)
+            try:
+                self._code = int(self._end.recv(16))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(["bench", *self._words], timeout) from None
+            self._end.close()
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it, if it has not ended yet."""
+        if self._code is None:
+            with suppress(ProcessLookupError):
+                self.send_signal(signal.SIGKILL)
+            self.wait(30)
+
+
 def serve(requests: socket.socket) -> None:
     """Fork for every request until nobody is left to ask."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else its import asks a server, and waits for it
     for name in LOADED:
         importlib.import_module(name)
     gc.freeze()
@@ -123,6 +155,7 @@ def _become(request: dict[str, Any], output: int, errors: int) -> NoReturn:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["bench", *request["arguments"]]
     sys.exit(main(request["arguments"]))
 

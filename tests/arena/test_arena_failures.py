@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -143,31 +145,50 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path):
     try:
         messages = tmp_path / "out/a2a/messages.jsonl"
         until = time.monotonic() + 60
-        while not (messages.is_file() and messages.read_text()) and time.monotonic() < until:
+        while not _waits(started := _descendants(driver.pid)) and time.monotonic() < until:
             time.sleep(0.1)
-        time.sleep(1)
-        assert _running("sleep 98765"), "the game did not begin"
+        assert _waits(started), "the game did not begin"
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
         until = time.monotonic() + 20
-        while (_running("sleep 98765") or _running(str(package))) and time.monotonic() < until:
-            time.sleep(0.2)
-        assert not _running("sleep 98765")
-        assert not _running("assessor.py --host")
+        while (left := _identities(started) & _identities(_processes())) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left
     finally:
         driver.kill()
     assert [json.loads(line)["kind"] for line in messages.read_text().splitlines()] == ["message"]
 
 
-def _running(words: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def _waits(processes: Mapping[int, tuple[int, str, str]]) -> bool:
+    """Whether an assessor and a participant that it has asked are among these."""
+    lines = [line for _, _, line in processes.values()]
+    return all(any(words in line for line in lines) for words in ("assessor.py --host", "sleep 98765"))
+
+
+def _identities(processes: Mapping[int, tuple[int, str, str]]) -> set[tuple[int, str, str]]:
+    """What tells processes from others with the same number, whoever is their parent by now."""
+    return {(pid, start, line) for pid, (_, start, line) in processes.items()}
+
+
+def _descendants(pid: int) -> dict[int, tuple[int, str, str]]:
+    """What a process has started, and what that has started, without the process."""
+    found = _processes()
+    chosen = {pid}
+    while more := {child for child, (parent, *_) in found.items() if parent in chosen} - chosen:
+        chosen |= more
+    return {child: found[child] for child in chosen - {pid} if child in found}
+
+
+def _processes() -> dict[int, tuple[int, str, str]]:
+    """The parent, the time of the start and the command of everything that runs on this machine."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent, start = operator.itemgetter(1, 19)((path / "stat").read_text().rpartition(")")[2].split())
+            line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if words in line and "pytest" not in line and sys.executable not in line:
-            found.append(line)
+        found[int(path.name)] = (int(parent), start, line)
     return found
 
 

@@ -166,14 +166,13 @@ def processes_of(folder):
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_job_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path, seed):
+def test_a_job_that_is_killed_among_its_results_loses_nothing_and_repeats_nothing(tmp_path):
     for number in range(6):
         package(tmp_path / "tasks", f"t{number}", "echo 1 > /logs/verifier/reward.txt")
     arguments = ["eval", "run", "tasks", "--agent", "nop", "--sandbox", "local", "--attempts", "4", "--name", "job"]
     job = subprocess.Popen([*BENCH, *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     results = tmp_path / "jobs" / "job" / "results.jsonl"
-    wanted = random.Random(seed).randrange(1, 18)
+    wanted = random.randrange(1, 18)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and job.poll() is None:
         if results.exists() and results.read_bytes().count(b"\n") >= wanted:

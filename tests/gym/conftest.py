@@ -3,6 +3,8 @@
 import pytest
 
 from benchflow.gym import PackageBenchmarkConfig
+from benchflow.gym.sandbox_container import LOOP, SandboxContainerBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from cube.core import Action
 
 
@@ -55,3 +57,13 @@ def make_package(tmp_path):
         return folder
 
     return make
+
+
+@pytest.fixture(scope="module")
+def containers(local_store):
+    """Launches containers in a backend that ends with the module; the one that other tests left open comes back."""
+    backend = LocalBackend(local_store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SandboxContainerBackend._backends, "local", backend)
+        yield SandboxContainerBackend()
+    LOOP.run(backend.close)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.gym.sandbox_container import LOOP, SandboxContainerBackend
-from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.gym.sandbox_container import SandboxContainerBackend
 from cube.active_runs import active_runs
 from cube.container import ContainerConfig, ContainerError, ContainerLaunchError
 from cube.core import Observation
@@ -32,17 +31,8 @@ SMALL = {"image": "host", "ram_gb": 0.5, "cpu_cores": 1, "disk_gb": 0.5}
 SERVE = "/usr/bin/python3 -m http.server 8000 --directory /data"
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    backend = LocalBackend(tmp_path_factory.mktemp("store"))
-    SandboxContainerBackend._backends["local"] = backend
-    yield
-    LOOP.run(backend.close)
-    SandboxContainerBackend._backends.clear()
-
-
 @pytest.fixture
-def infra(machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalInfraConfig:
+def infra(containers: SandboxContainerBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalInfraConfig:
     monkeypatch.setattr("cube._CUBE_CACHE_ROOT", tmp_path)
     monkeypatch.setattr("cube.provision_store._DEFAULT_STORE_DIR", tmp_path / "provisions")
     return LocalInfraConfig(network="none")

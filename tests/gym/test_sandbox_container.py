@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.gym.sandbox_container import LOOP, SandboxContainer, SandboxContainerBackend
-from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.gym.sandbox_container import SandboxContainer, SandboxContainerBackend
 from cube.container import Container, ContainerConfig, ContainerExecError, ContainerLaunchError, relocate_if_readonly
-
-
-@pytest.fixture(scope="module")
-def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxContainerBackend]:
-    backend = LocalBackend(tmp_path_factory.mktemp("store"))
-    SandboxContainerBackend._backends["local"] = backend
-    yield SandboxContainerBackend()
-    LOOP.run(backend.close)
-    SandboxContainerBackend._backends.clear()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from benchflow.record import read_model_calls
 from benchflow.testing import Answer, ModelServer
 from cube.client import RpcError, TaskClient
 from episode_server import serving, write_package
-from judged_packages import USER, YES, calls, judged
+from judged_packages import MODELS, USER, YES, calls, judged
 from wire_clients import agent, talking
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
 SLOW = Answer(json.dumps(YES), delay_sec=0.5)
 UNSCORED = {"category": "judge", "code": "judge-unavailable", "phase": "verify"}
+judging = partial(serving, load=MODELS)
 
 
 def worked(server):
@@ -32,7 +34,10 @@ def test_a_judge_at_the_limit_of_its_episode_gives_no_score_and_the_next_episode
     judged(tmp_path / "set/judged", front="metadata: {step_rewards: true}\n")
     records = tmp_path / "records"
     options = ("--sandbox", "local", "--records", records, "--max-model-calls", "1")
-    with ModelServer(YES) as models, serving(tmp_path, tmp_path / "set", *options, **models.environment) as server:
+    with (
+        ModelServer(YES) as models,
+        judging(tmp_path, tmp_path / "set", *options, **models.environment) as server,
+    ):
         for _ in range(2):
             sid = server.session()
             assert server.call(sid, "bash", command="echo 42 > answer.txt")["output"]["reward"] == 1.0
@@ -55,7 +60,7 @@ def test_a_user_at_its_limit_says_nothing_more_and_the_work_is_judged(tmp_path):
     records = tmp_path / "records"
     options = ("--sandbox", "local", "--records", records, "--max-model-calls", "3")
     answers = ModelServer(lambda asked: YES if asked.model == "test-model" else "Why?")
-    with answers as models, serving(tmp_path, tmp_path / "set", *options, **models.environment) as server:
+    with answers as models, judging(tmp_path, tmp_path / "set", *options, **models.environment) as server:
         sid = worked(server)
         outputs = [server.call(sid, "submit", message="Shall I?")["output"] for _ in range(2)]
     assert "Why?" in str(outputs[0])
@@ -70,7 +75,10 @@ def test_a_user_at_its_limit_says_nothing_more_and_the_work_is_judged(tmp_path):
 def test_sessions_that_race_for_the_last_call_of_the_server_get_it_once_and_new_ones_are_refused(tmp_path):
     judged(tmp_path / "set/judged")
     options = ("--sandbox", "local", "--server-max-model-calls", "1")
-    with ModelServer(SLOW) as models, serving(tmp_path, tmp_path / "set", *options, **models.environment) as server:
+    with (
+        ModelServer(SLOW) as models,
+        judging(tmp_path, tmp_path / "set", *options, **models.environment) as server,
+    ):
         sids = [worked(server) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
             outputs = [each["output"] for each in pool.map(lambda sid: server.call(sid, "submit"), sids)]
@@ -88,7 +96,10 @@ def test_no_more_calls_run_at_once_than_the_server_may_make(tmp_path):
     judged(tmp_path / "set/judged")
     records = tmp_path / "records"
     options = ("--sandbox", "local", "--records", records, "--concurrent-calls", "1")
-    with ModelServer(SLOW) as models, serving(tmp_path, tmp_path / "set", *options, **models.environment) as server:
+    with (
+        ModelServer(SLOW) as models,
+        judging(tmp_path, tmp_path / "set", *options, **models.environment) as server,
+    ):
         sids = [worked(server) for _ in range(3)]
         with ThreadPoolExecutor(3) as pool:
             ends = list(pool.map(lambda sid: server.call(sid, "submit"), sids))
@@ -141,7 +152,7 @@ def test_a_judge_at_a_limit_gives_no_score_on_any_wire_and_each_says_which_limit
     for wire, play in {"openenv": over_openenv, "nemo-gym": over_nemo_gym, "mcp": over_mcp}.items():
         with (
             ModelServer(YES) as models,
-            serving(tmp_path, *options, wire=wire, no_token=wire != "mcp", **models.environment) as server,
+            judging(tmp_path, *options, wire=wire, no_token=wire != "mcp", **models.environment) as server,
         ):
             (reward, unscored, limits), late = play(server)
             assert len(models.requests) == 2, wire

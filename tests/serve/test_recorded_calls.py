@@ -6,7 +6,7 @@ from benchflow.gym import PackageBenchmarkConfig
 from benchflow.testing import ModelServer
 from cube.core import Action
 from episode_server import serving, write_package
-from judged_packages import USER, YES, calls, judged
+from judged_packages import MODELS, USER, YES, calls, judged
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
@@ -17,7 +17,7 @@ def test_a_served_episode_records_what_its_user_and_its_judge_asked(tmp_path):
     records = tmp_path / "records"
     with ModelServer(lambda asked: YES if asked.model == "test-model" else "Please add a unit.") as models:
         sources = (tmp_path / "set", "--sandbox", "local", "--records", records)
-        with serving(tmp_path, *sources, **models.environment) as server:
+        with serving(tmp_path, *sources, load=MODELS, **models.environment) as server:
             sid = server.session()
             assert server.get("/set/prompt", sid).status_code == 200
             server.call(sid, "bash", command="echo 42 > answer.txt")

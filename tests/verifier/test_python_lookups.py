@@ -1,7 +1,7 @@
 """What Python and pytest find without being told to is the environment's; what a test names is the agent's.
 
-`make exploits` (`EXPLOITS=all`) tries everything that is planted with every command; otherwise a third of the pairs
-run, always the same, in which every command and everything planted has its turn.
+`make exploits` (`EXPLOITS=all`) tries everything that is planted with every command; otherwise everything planted and
+every command have their turn, always in the same pairs.
 """
 
 from __future__ import annotations
@@ -118,16 +118,10 @@ ATTACKS = {
 }
 
 
-def pairs(one: dict[str, str], other: dict[str, str]) -> list[object]:
-    """Pairs of names; each name occurs once among those that are not slow."""
+def pairs(one: dict[str, str], other: dict[str, str]) -> list[tuple[str, str]]:
+    """Pairs of names, in which each name occurs."""
     wide, narrow = len(one), len(other)
-    found = []
-    for i, a in enumerate(one):
-        for j, b in enumerate(other):
-            quick = i % narrow == j % wide
-            if quick or (i + 2 * j) % 3 == 0 or ALL:
-                found.append(pytest.param(a, b, marks=() if quick else pytest.mark.slow))
-    return found
+    return [(a, b) for i, a in enumerate(one) for j, b in enumerate(other) if ALL or i % narrow == j % wide]
 
 
 @pytest.mark.parametrize(("command", "attack"), pairs(COMMANDS, ATTACKS))

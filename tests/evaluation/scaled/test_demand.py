@@ -78,6 +78,7 @@ def test_variables_are_needed_where_nothing_starts_without_them_and_where_they_a
     assert oracle == {"NEEDED", "SET_HERE", "FOR_VERIFIER", "MAYBE_SET", "OF_ORACLE"}
 
 
+@pytest.mark.slow  # the client of models loads for seconds
 def test_an_agent_must_be_able_to_start_there_and_call_the_same_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
     STORE/packages/KEY/NAME/…       the package, with what lies beside it in its place below KEY
     STORE/packages.lock             held (shared) by every process that uses one of them
+    STORE/packages-renaming.lock    held while a package is put into its place
 
 A package is written beside its place and renamed, so that concurrent processes see it whole or not at all. One that
 exists is read and compared before it is used, and replaced if anything in it has changed.
@@ -89,19 +90,30 @@ def keep(name: str, members: Sequence[Member], contents: Contents) -> Path:
     staging = _temporary(place)
     try:
         _write(staging, name, contents())
-        try:
-            staging.rename(place)
-        except OSError:  # damaged, or made by another process in the meantime
-            if not _is_whole(folder, members):
-                place.rename(damaged := _temporary(place))
-                shutil.rmtree(damaged, ignore_errors=True)
+        with _renaming(place.parent):
+            if not _is_whole(folder, members):  # else another process was first
+                damaged = _temporary(place)
+                with suppress(FileNotFoundError):
+                    place.rename(damaged)
                 staging.rename(place)
+                shutil.rmtree(damaged, ignore_errors=True)
     except OSError as error:
         message = f"The cache {place.parent} cannot be written: {error.strerror or error}."
         raise InfrastructureFailure(message) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def _renaming(place: Path) -> Iterator[None]:
+    """One at a time: of two that replace the same damaged package, the second would remove what the first one made."""
+    lock = os.open(place.with_name(f"{place.name}-renaming.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _temporary(place: Path) -> Path:
@@ -114,10 +126,15 @@ def kept_place(name: str, members: Sequence[Member]) -> Path:
 
 
 def _is_whole(folder: Path, members: Sequence[Member]) -> bool:
-    """Whether a folder holds exactly these members."""
-    own = {member.path: member for member in members if not member.path.startswith("../")}
-    if not folder.is_dir():
+    """Whether a folder holds exactly these members; one that is moved away meanwhile does not."""
+    try:
+        return folder.is_dir() and _holds(folder, members)
+    except OSError:
         return False
+
+
+def _holds(folder: Path, members: Sequence[Member]) -> bool:
+    own = {member.path: member for member in members if not member.path.startswith("../")}
     found = scan(folder)
     files = {path: member for path, member in own.items() if member.kind in _MODES}
     if found.issues or found.hashes() != {path: member.sha256 for path, member in files.items()}:
@@ -131,10 +148,7 @@ def _is_whole(folder: Path, members: Sequence[Member]) -> bool:
     if not found.folders.issuperset(path for path, member in own.items() if member.kind == "folder"):
         return False
     beside = [member for member in members if member.path.startswith("../")]
-    try:
-        return all(hashlib.sha256(read_regular(_below(folder, m.path))[0]).hexdigest() == m.sha256 for m in beside)
-    except OSError:
-        return False
+    return all(hashlib.sha256(read_regular(_below(folder, m.path))[0]).hexdigest() == m.sha256 for m in beside)
 
 
 def _below(folder: Path, path: str) -> str:
