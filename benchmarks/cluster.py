@@ -28,11 +28,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from ray_nodes import RayNode, RayNodes, RayUnavailable
 
-EXAMPLES = Path(__file__).parents[1] / "examples" / "packages"
 FILES = {
     "task.md": "---\ntask: {name: bench/small}\nenvironment: {network_mode: no-network}\n---\nDo it.\n",
     "verifier/test.sh": "#!/bin/sh\nsleep 0.5\necho 1 > /logs/verifier/reward.txt\n",
     "oracle/solve.sh": "#!/bin/sh\nsleep 0.5\n",
+}
+BUSY = {
+    "task.md": "---\ntask: {name: bench/busy}\nenvironment: {network_mode: no-network}\n---\nDo it.\n",
+    "verifier/test.sh": "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n",
+    "oracle/solve.sh": "#!/bin/sh\npython3 -c 'import time\nwhile time.process_time() < 0.8: pass'\n",
 }
 PLUGIN = {
     "null_sandbox_plugin-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: null-sandbox-plugin\nVersion: 1\n",
@@ -215,7 +219,8 @@ def measure(root: Path, options: argparse.Namespace) -> list[Row]:
         if "null" in options.only:
             rows += null(bench, small, *((50, 250) if quick else (1_000, 10_000)))
         if "throughput" in options.only:
-            rows += throughput(bench, options.package, 12 if quick else 60, concurrency, 1 if quick else 3)
+            package = options.package or write_files(root / "busy", BUSY)
+            rows += throughput(bench, package, 12 if quick else 60, concurrency, 1 if quick else 3)
         if "kill" in options.only:
             rows += kill(bench, small, 30 if quick else 200, max(6, concurrency))
     return rows
@@ -225,11 +230,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="smaller numbers")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; repeatable")
-    parser.add_argument("--package", type=Path, default=EXAMPLES / "pack-boxes", help="for the throughput of oracles")
+    parser.add_argument("--package", type=Path, help="for the throughput of oracles; default: 0.8 s of work")
     parser.add_argument("--concurrency", type=int, help="rollouts at once; default: two for each core")
     options = parser.parse_args()
     options.only = options.only or list(PARTS)
-    options.package = options.package.resolve()
+    options.package = options.package and options.package.resolve()
     compile_ours()
     with tempfile.TemporaryDirectory(prefix="benchcube-cluster-", ignore_cleanup_errors=True) as folder:
         rows = measure(Path(folder), options)

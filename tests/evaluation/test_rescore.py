@@ -337,15 +337,19 @@ def test_a_rescore_of_nothing_is_wrong_usage(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("damage", [b"", b"no archive", None])
-def test_a_damaged_workspace_keeps_the_verdict_and_says_so(tmp_path, damage):
-    package(tmp_path / "tasks", "a")
+def test_a_damaged_workspace_keeps_the_verdict_and_says_so(tmp_path):
+    for name in ("a", "b", "c"):
+        package(tmp_path / "tasks", name)
     run(tmp_path)
-    [archive] = tmp_path.rglob("workspace.tar.gz")
-    archive.write_bytes(archive.read_bytes()[:-60] if damage is None else damage)
+    for archive, damaged in zip(
+        tmp_path.rglob("workspace.tar.gz"),
+        (lambda _: b"", lambda _: b"no archive", lambda whole: whole[:-60]),
+        strict=True,
+    ):
+        archive.write_bytes(damaged(archive.read_bytes()))
     done, report = rescore(tmp_path)
     assert done.returncode == 1
-    assert "damaged" in report["not_rescored"][0]["reason"]
+    assert ["damaged" in each["reason"] for each in report["not_rescored"]] == [True] * 3
     assert report["summary"]["mean_reward"]["value"] == 1.0
 
 
