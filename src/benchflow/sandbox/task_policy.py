@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from benchflow.errors import EnvironmentFailure
+from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.inside.beneath import is_name
 from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy, SandboxSpec
 from benchflow.sandbox.pulling import ANY_IMAGE, PullSettings
@@ -27,8 +28,6 @@ Scope = Literal["environment", "agent", "verifier", "oracle"]
 """Whose part of a task a policy is for."""
 
 DEFAULT_WORKDIR: Final = "/app"
-_AGENT: Final = "agent"
-"""The default user of a sandbox."""
 DOCKERFILE: Final = "environment/Dockerfile"
 _TEMPLATE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
 _MODES: Final[Mapping[str, NetworkMode]] = {
@@ -53,7 +52,7 @@ def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
 
 def agent_users(spec: SandboxSpec, view: TaskRuntimeView) -> tuple[str, ...]:
     """All users that the agent of a task runs as: the user of its sandbox, and those that steps declare."""
-    own = spec.user or (spec.image.user if spec.image is not None else None) or _AGENT
+    own = spec.user or (spec.image.user if spec.image is not None else None) or AGENT
     steps = [str(step.config.agent.user) for step in view.steps if step.config.agent.user is not None]
     return tuple(dict.fromkeys([own, *steps]))
 
