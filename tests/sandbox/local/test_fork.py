@@ -73,6 +73,50 @@ async def test_the_written_layer_is_shared_not_copied(box: LocalSandbox, store: 
     await fork.stop()
 
 
+async def test_a_sandbox_whose_copies_are_gone_goes_on_as_it_is(box: LocalSandbox) -> None:
+    await sh(box, "head -c 50000000 /dev/zero > big; echo kept > /dev/shm/file")
+    running = box.link
+    for number in range(3):
+        fork = await box.fork()
+        await sh(fork, "echo other > big")
+        await fork.stop()
+        assert await sh(box, f"touch {number}; stat -c %s big; cat /dev/shm/file") == "50000000\nkept"
+    assert box.link is running
+    assert set(await changed(box)) == {"/app/big", "/app/0", "/app/1", "/app/2"}
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(storage_mb=256)], ids=["unlimited", "limited"])
+async def test_what_a_copy_of_much_shows_does_not_change_and_neither_does_what_is_copied(
+    backend: LocalBackend, limits: Limits
+) -> None:
+    async with backend.create(SandboxSpec(limits=limits)) as box:
+        await sh(box, "head -c 50000000 /dev/zero > big; mkdir dir; echo one > dir/file; ln -s dir link")
+        fork = await box.fork()
+        again = await box.fork()
+        assert not await box.has_processes()
+        await sh(box, "echo more >> big; rm -r dir; mkdir dir; echo two > dir/other; rm link")
+        assert await sh(fork, "stat -c %s big; ls dir link/") == "50000000\ndir:\nfile\n\nlink/:\nfile"
+        await sh(fork, "rm big dir/file")
+        assert await sh(again, "stat -c %s big; cat link/file") == "50000000\none"
+        await fork.stop()
+        await again.stop()
+        assert await sh(box, "stat -c %s big; cat dir/*; ls") == "50000005\ntwo\nbig\ndir"
+
+
+async def test_a_fork_during_an_upload_sees_nothing_of_the_rest(box: LocalSandbox, tmp_path: Path) -> None:
+    await sh(box, "head -c 50000000 /dev/zero > big")
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(600_000_000)
+    async with anyio.create_task_group() as group:
+        group.start_soon(box.upload, tmp_path / "file", "/app/file")
+        await sh(box, "until test -s file; do sleep 0.01; done")
+        fork = await box.fork()
+        seen = await sh(fork, "stat -c %s file")
+    assert await sh(box, "stat -c %s file") == "600000000"
+    assert await sh(fork, "stat -c %s file") == seen
+    await fork.stop()
+
+
 async def test_a_small_layer_is_copied_with_all_that_makes_it_one(box: LocalSandbox) -> None:
     await sh(
         box,

@@ -41,15 +41,12 @@ class ComposedSandbox(LocalSandbox):
         layers: tuple[Layer, ...] = (),
         revert: Revert | None = None,
         tree: Path | None = None,
-        after: anyio.Event | None = None,
         service_layers: Mapping[str, tuple[Layer, ...]] | None = None,
     ) -> None:
         """`service_layers` is what a fork takes over of each service."""
         names = tuple(composition.names)
         self._holder = LocalSandbox(backend, SandboxSpec(user="root", workdir="/", network=spec.network))
-        super().__init__(
-            backend, spec, layers=layers, revert=revert, tree=tree, after=after, network_of=self._holder, names=names
-        )
+        super().__init__(backend, spec, layers=layers, revert=revert, tree=tree, network_of=self._holder, names=names)
         self._composition = composition
         self._listens = any(part.service.listens for part in composition.parts)
         """Whether a service could be reached from `main`."""
@@ -135,32 +132,20 @@ class ComposedSandbox(LocalSandbox):
         """A copy of all services; each is restarted on a copy of its files."""
         policy = network or self._holder.policy
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=policy)
-        async with self._switching, task_group() as group:
-            ended = anyio.Event()
-            layers = await self._freeze(group, ended)
-            kept = {name: await service.copy_files() for name, service in self._services.items()}
-            child = ComposedSandbox(
-                self._backend,
-                spec,
-                self._composition,
-                layers=layers,
-                revert=revert,
-                tree=tree,
-                after=ended,
-                service_layers=kept,
-            )
-            await child.start()
+        layers = await self.copy_files()
+        kept = {name: await service.copy_files() for name, service in self._services.items()}
+        child = ComposedSandbox(
+            self._backend, spec, self._composition, layers=layers, revert=revert, tree=tree, service_layers=kept
+        )
+        await child.start()
         return child
 
     async def snapshot(self) -> Snapshot:
         raise UnsupportedError("Several services cannot have a common snapshot; fork them instead.", path="snapshot")
 
     async def _offers(self) -> tuple[list[Offer], list[str]]:
-        """Of all services; where nothing runs in `main`, only those that need none of its files to be reached."""
-        return await transfer.list_offers(self._holder.link if self._resting else self.link)
-
-    async def _reach(self, offer: Offer) -> socket.socket:
-        return await transfer.dial(self._holder.link if self._resting else self.link, offer)
+        """Of all services, also where nothing runs in `main`."""
+        return await transfer.list_offers(self.link)
 
     async def _tear_down(self) -> None:
         try:

@@ -176,25 +176,20 @@ class Link:
         launcher: Launcher,
         plan: Plan,
         groups: Groups,
-        after: anyio.Event | None = None,
         network: int | None = None,
     ) -> Link:
-        """Bring a sandbox up, with its layers mounted only `after` others have released them; after an error nothing
-        of it runs. `network` is the network namespace it shall be in, instead of one of its own."""
+        """Bring a sandbox up; after an error nothing of it runs. `network` is the network namespace it shall be in,
+        instead of one of its own."""
         control, theirs = messages.channel()
         process = -1
         try:
-            planned = plan._replace(waits=after is not None, joins=network is not None).to_dict()
+            planned = plan._replace(joins=network is not None).to_dict()
             joined = (network,) if network is not None else ()
             reply = launcher.request({"op": "launch", "plan": planned}, (theirs.fileno(), *groups.members, *joined))
             theirs.close()
             with reply:
                 _, fds = await cls._answer(reply)
                 process = fds[0]
-                if after is not None:
-                    await after.wait()
-                    with contextlib.suppress(OSError):  # it has ended, and the answer says why
-                        messages.send(control, {})
                 await cls._answer(reply)
         except BaseException:
             control.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure, UnsupportedError
 from benchflow.sandbox.inside.accounts import AGENT
@@ -65,15 +65,13 @@ class LocalSandbox(Sandbox):
         prepared: bool = True,
         revert: Revert | None = None,
         tree: Path | None = None,
-        after: anyio.Event | None = None,
         network_of: LocalSandbox | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
         """`layers` are on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
         takes what is written, as a layer. Without `prepared` the environment is used unchanged. `revert`
-        chooses what of `layers` is hidden, and `tree` is laid over the rest. `after` is set once the layers are no
-        longer mounted for writing. `network_of` is a running sandbox whose network this one is in too, with `names` for
-        its loopback address.
+        chooses what of `layers` is hidden, and `tree` is laid over the rest. `network_of` is a running sandbox whose
+        network this one is in too, with `names` for its loopback address.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -83,7 +81,6 @@ class LocalSandbox(Sandbox):
         self._prepared = prepared
         self._revert = revert
         self._tree = tree
-        self._after = after
         self._files: Files | None = None
         self.groups = cgroups.Groups()
         self._restraints = Restraints()
@@ -96,8 +93,10 @@ class LocalSandbox(Sandbox):
         self._not_forwarded: tuple[str, ...] = ()
         self._switching = anyio.Lock()
         """Held while commands are started and while the layers below them are exchanged."""
-        self._resting = False
-        """Forked without a process inside, and not needed since: nothing of it runs."""
+        self._lent = False
+        """Forked without a process inside, and not needed since: copies read the layer that it wrote."""
+        self._transfers = 0
+        """How many files and folders are on their way in."""
         self._asked = 0
         """The number of requests to the supervisor so far."""
         self._stilled = -1
@@ -159,10 +158,9 @@ class LocalSandbox(Sandbox):
                 group.start_soon(choose, revert)
             overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
-        after, self._after = self._after, None
         joined = await self._network_of.namespace() if self._network_of is not None else None
         try:
-            self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self.groups, after, joined)
+            self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self.groups, joined)
         finally:
             if joined is not None:
                 os.close(joined)
@@ -240,22 +238,33 @@ class LocalSandbox(Sandbox):
         return (self._network_of or self)._uplink.policy
 
     async def _quiet_link(self) -> Link:
-        """The link, as soon as no layers are being exchanged; a sandbox that rests since a fork is started again."""
+        """The link, as soon as no layers are being exchanged and the one that is written to is its own again."""
         async with self._switching:
-            if self._resting:
-                self._resting = False
-                await self._come_up_again()
+            if self._lent:
+                await self._take_back()
             self._asked += 1
             return self.link
 
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[Link]:
+        link = await self._quiet_link()
+        self._transfers += 1
+        try:
+            yield link
+        finally:
+            self._transfers -= 1
+
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
-        await transfer.upload(await self._quiet_link(), source, target, owner)
+        async with self._writing() as link:
+            await transfer.upload(link, source, target, owner)
 
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
-        await transfer.write_file(await self._quiet_link(), path, data, owner, mode)
+        async with self._writing() as link:
+            await transfer.write_file(link, path, data, owner, mode)
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        await transfer.write_files(await self._quiet_link(), files)
+        async with self._writing() as link:
+            await transfer.write_files(link, files)
 
     async def lays(self, place: Path) -> bool:
         return _on_one_device(place, (await self._backend.runtime()).store.root)
@@ -274,7 +283,7 @@ class LocalSandbox(Sandbox):
         return _as_changes(await self._open_files().changes())
 
     async def kill_processes(self) -> None:
-        if self._resting or (self._link is not None and self._stilled == self._asked):
+        if self._lent or (self._link is not None and self._stilled == self._asked):
             return
         link = await self._quiet_link()
         asked = self._asked
@@ -282,7 +291,7 @@ class LocalSandbox(Sandbox):
         self._stilled = asked
 
     async def has_processes(self) -> bool:
-        return not self._resting and await _processes_live(await self._quiet_link())
+        return not self._lent and await _processes_live(await self._quiet_link())
 
     async def limits_reached(self) -> tuple[str, ...]:
         return ("processes",) if self.groups.forks_refused() else ()
@@ -327,30 +336,21 @@ class LocalSandbox(Sandbox):
     ) -> LocalSandbox:
         """A copy with a network of its own."""
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self.policy)
-        async with self._switching, task_group() as group:
-            ended = anyio.Event()
-            layers = await self._freeze(group, ended)
-            child = LocalSandbox(
-                self._backend,
-                spec,
-                layers=layers,
-                prepared=self._prepared,
-                revert=revert,
-                tree=tree,
-                after=ended,
-                names=self._names,
-            )
-            await child.start()
+        layers = await self.copy_files()
+        child = LocalSandbox(
+            self._backend, spec, layers=layers, prepared=self._prepared, revert=revert, tree=tree, names=self._names
+        )
+        await child.start()
         return child
 
     async def copy_files(self) -> tuple[Layer, ...]:
         """Its files as they are now, for another sandbox to start from."""
-        async with self._switching, task_group() as group:
-            return await self._freeze(group, anyio.Event())
+        async with self._switching:
+            return await self._freeze()
 
     async def _offers(self) -> tuple[list[Offer], list[str]]:
         """What processes here offer to others, and what of it cannot be forwarded."""
-        return ([], []) if self._resting else await transfer.list_offers(await self._quiet_link())
+        return ([], []) if self._lent else await transfer.list_offers(await self._quiet_link())
 
     async def fork_beside(
         self,
@@ -391,7 +391,7 @@ class LocalSandbox(Sandbox):
         self._forwarding.start(listeners)
 
     async def _reach(self, offer: Offer) -> socket.socket:
-        """Connect to an offer of what runs here; a sandbox in which nothing runs is not brought up for that."""
+        """Connect to an offer of what runs here; a layer that is lent stays so."""
         return await transfer.dial(self.link, offer)
 
     @property
@@ -400,48 +400,42 @@ class LocalSandbox(Sandbox):
         return (*self._not_forwarded, *(f"{offer} (while a process here had bound it)" for offer in taken))
 
     async def snapshot(self) -> Snapshot:
-        async with self._switching, task_group() as group:
-            layers = await self._freeze(group, anyio.Event())
-        return self._backend.keep_snapshot(layers, self.spec)
+        return self._backend.keep_snapshot(await self.copy_files(), self.spec)
 
-    async def _freeze(self, group: TaskGroup, ended: anyio.Event) -> tuple[Layer, ...]:
-        """The current layers, for another sandbox to build on once `ended` is set.
+    async def _freeze(self) -> tuple[Layer, ...]:
+        """The current layers, for another sandbox to build on.
 
-        Where no process is left inside, a small written layer is copied; a larger one is shared, and this sandbox rests
-        until someone needs it: `_come_up_again` puts a new layer on top. Otherwise the processes are paused while the
-        written layer is copied.
+        Where no process is left inside, a small written layer is copied; a larger one is lent until someone needs this
+        sandbox again (`_take_back`). Otherwise the processes are paused while the written layer is copied.
         """
         files = self._open_files()
         if self._tree is not None:
             raise UnsupportedError("A copy with a folder laid over its files cannot be copied itself.", path="fork")
-        if self._resting:
-            ended.set()
+        if self._lent:
             return share(files.done)
         link = self.link
-        if files.kept or (self._stilled != self._asked and await _processes_live(link)):
-            ended.set()
+        busy = self._transfers or (self._stilled != self._asked and await _processes_live(link))
+        if files.kept or busy:
             return await self._copy_still(files, link)
         light = await files.copy_if_light(_copy_name())
         if light is not None:
-            ended.set()
             return light
-        # An overlay cannot get another layer while it is mounted, so the supervisor ends with its mount and a new one
-        # starts on demand. Copying the written layer instead would cost as much as the agent has written.
-        self._link = None
-        self._resting = True
+        # Nothing writes to it until it is taken back, so that copies can have it below theirs although it is still
+        # mounted here. A copy would cost as much as the agent has written, another mount as much as a new sandbox.
         files.finish_current()
-        group.start_soon(self._end, link, ended)
+        self._lent = True
         return share(files.done)
 
-    async def _end(self, link: Link, ended: anyio.Event) -> None:
-        """End a supervisor that has no processes left."""
-        with anyio.CancelScope(shield=True):
+    async def _take_back(self) -> None:
+        """Write again: to the layer that was lent if all copies are gone, otherwise to a new one on top of it."""
+        self._lent = False
+        if self._open_files().resume():
+            return
+        try:
+            # An overlay cannot get another layer while it is mounted, so the supervisor ends with its mount.
+            link, self._link = self.link, None
             await self._uplink.close()
             await link.close()
-        ended.set()
-
-    async def _come_up_again(self) -> None:
-        try:
             await self._come_up()
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -461,7 +455,7 @@ class LocalSandbox(Sandbox):
             await self._tear_down()
 
     async def _tear_down(self) -> None:
-        self._resting = False
+        self._lent = False
         link, self._link = self._link, None
         files, self._files = self._files, None
         groups, self.groups = self.groups, cgroups.Groups()

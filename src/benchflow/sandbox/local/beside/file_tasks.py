@@ -81,15 +81,6 @@ def clear_volume(message: messages.Message, zygote: Zygote) -> messages.Message:
     return {"used": _used(plain)}
 
 
-def renew(message: messages.Message, zygote: Zygote) -> messages.Message:
-    """Make folders that are new and empty."""
-    for location in message["locations"]:
-        path = zygote.plain(location)
-        remove_tree(path)
-        os.mkdir(path, 0o755)
-    return {}
-
-
 def use_of_volume(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Bytes and inodes taken."""
     del zygote
@@ -176,7 +167,6 @@ TASKS: Final[Mapping[str, Task]] = {
     "remove": remove,
     "make-volume": make_volume,
     "clear-volume": clear_volume,
-    "renew": renew,
     "use-of-volume": use_of_volume,
     "copy": copy,
     "copy-if-light": copy_if_light,
@@ -195,7 +185,7 @@ def trees_of(message: messages.Message, zygote: Zygote) -> list[str] | None:
             return []
         case "clear-volume":
             return [f"{rootfs.VOLUMES}/{message['name']}"]
-        case "remove" | "renew":
+        case "remove":
             return [zygote.plain(location) for location in message["locations"]]
         case "changes":
             return [zygote.plain(location) for stack in message["stacks"] for location in stack["written"]]

@@ -410,8 +410,6 @@ class Zygote:
         entrance = Entrance(self.entry, [os.dup(fd) for fd in groups])
         entrance.prepare()
         control = socket.socket(fileno=fds[1])
-        if plan.waits and wire.receive(control)[0] is None:
-            os._exit(0)
         socket.sethostname(plan.hostname)
         resolver = rootfs.build_root(plan, roots, trees[layers:])
         rootfs.make_workdir(plan)

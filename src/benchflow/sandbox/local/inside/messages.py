@@ -125,8 +125,6 @@ class Plan(NamedTuple):
     memory_watch: int = 0
     """Bytes that all processes together may use where no control group counts them; 0 for no watch."""
     shm_bytes: int = SHM_BYTES
-    waits: bool = False
-    """Whether the layers are mounted only when a message says so."""
     joins: bool = False
     """Whether it is in the network namespace of another sandbox, whose descriptor is sent with the plan."""
     names: tuple[str, ...] = ()

@@ -115,7 +115,8 @@ def _mount_overlay(overlay: Overlay, roots: Mapping[str, str], prefix: str) -> N
     for index, location in enumerate(overlay.lowers):
         os.symlink(_locate(location, roots), f"{prefix}{index}")
     lowers = ":".join(f"{prefix}{index}" for index in range(len(overlay.lowers)))
-    options = f"lowerdir={lowers},upperdir={prefix}u,workdir={prefix}w,userxattr,volatile"
+    # Without an index, a layer that its sandbox has lent can be a lower one while it is still mounted there.
+    options = f"lowerdir={lowers},upperdir={prefix}u,workdir={prefix}w,userxattr,volatile,index=off"
     target = ROOT
     if overlay.target != "/":
         root = os.open(ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -192,11 +192,9 @@ class Files:
     _number: int = field(default=0)
 
     async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
-        """A layer to write to; returns the mounts of the stack. It is a new one unless the last one is not shared."""
+        """A new layer to write to; returns the mounts of the stack."""
         works = [f"w{number}" for number in range(len(self.environment.targets))]
-        if self._finished is not None and self._finished.users == 1:
-            base = await self._go_on(self._finished, works)
-        elif self.limits.storage_mb is not None or self.limits.inodes is not None:
+        if self.limits.storage_mb is not None or self.limits.inodes is not None:
             tops = ("u", "r") if self.tree is not None else ("u",)
             uppers = [f"{top}{target.rstrip('/')}" for top in tops for target in self.environment.targets]
             self.kind = Kind(*await self._room(), (*uppers, *works))
@@ -237,14 +235,6 @@ class Files:
             store.path(f"{folder}/{work}").mkdir()
         return folder
 
-    async def _go_on(self, layer: Layer, works: list[str]) -> str:
-        """Write to the last layer again; the kernel's work folder is created again. Returns its location."""
-        base = f"volume:{layer.volume.name}" if layer.volume else layer.folder
-        await self.runtime.launcher.task({"op": "renew", "locations": [f"{base}/{work}" for work in works]})
-        self.current, self.done = layer, self.done[1:]
-        layer.used = None
-        return base
-
     def prepare_next(self) -> None:
         """Have the file system made for the next sandbox like this one."""
         if self.kind is not None:
@@ -266,6 +256,15 @@ class Files:
         self._finished = self._current()
         self.done = (self._finished, *self.done)
         self.current = None
+
+    def resume(self) -> bool:
+        """Write to the layer again that was finished last, unless somebody else uses it; tells whether that is so."""
+        layer = self._finished
+        if layer is None or layer.users > 1:
+            return False
+        self.current, self.done, self._finished = layer, self.done[1:], None
+        layer.used = None
+        return True
 
     async def _measure(self, layer: Layer) -> tuple[int, int]:
         volume = layer.volume
