@@ -1,4 +1,5 @@
-"""The driver's ends of the helper processes: `Launcher` for the zygote, `Link` for the supervisor of one sandbox.
+"""The driver's ends of the helper processes: `Launcher` for the zygote, `Link` for the supervisor of one sandbox, and
+`Uplink` for the network that the driver serves inside.
 
 The zygote is started when first needed, and asked from any thread or event loop. Every request has its own reply
 socket; nothing is shared but the sending end, so callers need no lock.
@@ -13,9 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -25,6 +26,11 @@ from benchflow.sandbox.local.cgroups import Groups
 from benchflow.sandbox.local.inside import messages
 from benchflow.sandbox.local.inside.messages import Identity, Plan
 from benchflow.sandbox.local.layers.sandbox_store import Owner
+from benchflow.sandbox.protocol import FailedRequest, NetworkPolicy
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.inside.egress_gateway import EgressPlan
+    from benchflow.sandbox.network.egress import Egress
 
 _BOOT: Final = (
     "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.beside.zygote import main; main()"
@@ -236,6 +242,56 @@ class Link:
             pass
         finally:
             os.close(process)
+
+
+class Uplink:
+    """What a network policy needs while the sandbox runs. What serves a network is loaded when there is one."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.policy = policy
+        self._plan: EgressPlan | None = None
+        self._egress: Egress | None = None
+        if policy.mode != "none":
+            from benchflow.sandbox.network.egress_plan import plan_egress
+
+            self._plan = plan_egress(policy)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables for every command."""
+        return (self._plan.environment if self._plan is not None else None) or {}
+
+    @property
+    def resolv_conf(self) -> str:
+        return self._plan.resolv_conf if self._plan is not None else ""
+
+    def unreached(self, *, numeric: bool = False) -> tuple[FailedRequest, ...]:
+        """What was asked for and not reached; `numeric` adds addresses without a name and leaves out what is silent."""
+        if self._egress is None:
+            return ()
+        from benchflow.sandbox.network.attempt_log import unreached
+
+        return unreached(self._egress.attempts, () if numeric else self._egress.silent, numeric=numeric)
+
+    async def open(self, link: Link) -> None:
+        """Apply the policy inside; the sandbox has no other network."""
+        plan = self._plan
+        asked = plan.message() if plan is not None else {"listeners": [], "routes": []}
+        _, fds = await link.call({"op": "network", **asked, "resolv_conf": self.resolv_conf})
+        if plan is None:
+            return
+        from benchflow.sandbox.network.addresses import permitted_networks
+        from benchflow.sandbox.network.egress import Egress
+
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        self._egress = Egress(self.policy, permitted=permitted_networks())
+        await self._egress.start(zip([item.role for item in plan.listeners], sockets, strict=True))
+
+    async def close(self) -> None:
+        """End every connection; idempotent."""
+        egress, self._egress = self._egress, None
+        if egress is not None:
+            await egress.stop()
 
 
 def _has_ended(process: int, seconds: float) -> bool:

@@ -23,7 +23,7 @@ from benchflow.sandbox.local.cgroups import Restraints, restrain
 from benchflow.sandbox.local.commands import LocalProcess, run_command, task_group
 from benchflow.sandbox.local.inside.messages import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
-from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.local.link import Link, Uplink
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
     Change,
@@ -42,10 +42,8 @@ from benchflow.sandbox.protocol import (
 )
 
 if TYPE_CHECKING:
-    from benchflow.sandbox.inside.egress_gateway import EgressPlan
     from benchflow.sandbox.local.beside.difference import Record
     from benchflow.sandbox.local.local_backend import LocalBackend
-    from benchflow.sandbox.network.egress import Egress
     from benchflow.sandbox.network.forwarding import Dial, Forwarding
 
 Options = TypeVar("Options", ExecOptions, ProcessOptions)
@@ -499,53 +497,3 @@ def _as_changes(records: Iterable[Record]) -> list[Change]:
         Change(path, kind, type_, size, target or None, Rights(*rights))  # type: ignore[arg-type] # the task gives these words only
         for path, kind, type_, size, target, rights in records
     ]
-
-
-class Uplink:
-    """What a network policy needs while the sandbox runs. What serves a network is loaded when there is one."""
-
-    def __init__(self, policy: NetworkPolicy) -> None:
-        self.policy = policy
-        self._plan: EgressPlan | None = None
-        self._egress: Egress | None = None
-        if policy.mode != "none":
-            from benchflow.sandbox.network.egress_plan import plan_egress
-
-            self._plan = plan_egress(policy)
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables for every command."""
-        return (self._plan.environment if self._plan is not None else None) or {}
-
-    @property
-    def resolv_conf(self) -> str:
-        return self._plan.resolv_conf if self._plan is not None else ""
-
-    def unreached(self, *, numeric: bool = False) -> tuple[FailedRequest, ...]:
-        """What was asked for and not reached; `numeric` adds addresses without a name and leaves out what is silent."""
-        if self._egress is None:
-            return ()
-        from benchflow.sandbox.network.attempt_log import unreached
-
-        return unreached(self._egress.attempts, () if numeric else self._egress.silent, numeric=numeric)
-
-    async def open(self, link: Link) -> None:
-        """Apply the policy inside; the sandbox has no other network."""
-        plan = self._plan
-        asked = plan.message() if plan is not None else {"listeners": [], "routes": []}
-        _, fds = await link.call({"op": "network", **asked, "resolv_conf": self.resolv_conf})
-        if plan is None:
-            return
-        from benchflow.sandbox.network.addresses import permitted_networks
-        from benchflow.sandbox.network.egress import Egress
-
-        sockets = [socket.socket(fileno=fd) for fd in fds]
-        self._egress = Egress(self.policy, permitted=permitted_networks())
-        await self._egress.start(zip([item.role for item in plan.listeners], sockets, strict=True))
-
-    async def close(self) -> None:
-        """End every connection; idempotent."""
-        egress, self._egress = self._egress, None
-        if egress is not None:
-            await egress.stop()
