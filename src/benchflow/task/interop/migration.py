@@ -22,7 +22,7 @@ from benchflow.task.document.task_text import render_checked
 from benchflow.task.document.task_toml import read_task_toml
 from benchflow.task.filemap import read_regular
 from benchflow.task.interop.instruction_text import source_instruction
-from benchflow.task.interop.split_layout import NativeTrees, declared_config, plan_native_trees, with_rubric_below
+from benchflow.task.interop.split_layout import NativeTrees, plan_native_trees, with_plain_artifacts, with_rubric_below
 from benchflow.task.interop.terminal_bench import SOURCE, TerminalBenchTask, is_terminal_bench, read_terminal_bench
 from benchflow.task.interop.toml_export import Preserved
 from benchflow.task.package import INSTRUCTION, TASK_TOML
@@ -126,7 +126,7 @@ def render_split(toml: str, instruction: str | None, *, native_trees: bool = Fal
 
 def _frontmatter(config: TaskConfig) -> dict[str, Any]:
     """Declared keys in their order, with the schema version first."""
-    declared = declared_config(config)
+    declared = with_plain_artifacts(config.to_declared_dict())
     version = declared.pop("schema_version", None)
     return {**({"schema_version": version} if version is not None else {}), **declared}
 

@@ -71,9 +71,8 @@ def without_usual_rubric(config: TaskConfig) -> TaskConfig:
     return config.replace(verifier=verifier.replace(judge=JudgeConfig(**values)))
 
 
-def declared_config(config: TaskConfig) -> dict[str, Any]:
-    """The declared configuration as an author writes it: an artifact with only a path is a plain string."""
-    declared = config.to_declared_dict()
+def with_plain_artifacts(declared: dict[str, Any]) -> dict[str, Any]:
+    """A declared configuration as an author writes it: an artifact with only a path becomes a plain string."""
     for holder in (declared, *(declared.get("steps") or ())):
         if "artifacts" in holder:
             items = holder["artifacts"]

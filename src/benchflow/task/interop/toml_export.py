@@ -23,7 +23,7 @@ from benchflow.task.document.toml_source import parse_toml
 from benchflow.task.interop import terminal_bench
 from benchflow.task.interop.export_report import CompatibilityExportLoss
 from benchflow.task.interop.spelling import Meaning, respelled, spelling_of
-from benchflow.task.interop.split_layout import declared_config, without_usual_rubric
+from benchflow.task.interop.split_layout import with_plain_artifacts, without_usual_rubric
 
 _PATH_PART: Final = re.compile(r"[^.\[\]]+")
 
@@ -78,7 +78,7 @@ class HarborToml:
 def harbor_toml(config: TaskConfig, preserved: Preserved) -> HarborToml:
     """The `task.toml` of a configuration."""
     split = preserved.source == SOURCE
-    expressed = express(declared_config(without_usual_rubric(config) if split else config))
+    expressed = express((without_usual_rubric(config) if split else config).to_declared_dict())
     losses: list[CompatibilityExportLoss] = []
     restored: list[str] = []
     data = expressed.kept
@@ -101,7 +101,7 @@ def harbor_toml(config: TaskConfig, preserved: Preserved) -> HarborToml:
     for path in sorted(set(leaf_paths(preserved.extra)) - set(back)):
         reason = "the preserved key does not fit this task.toml"
         losses.append(CompatibilityExportLoss(f"benchflow.compat.extra.{path}", reason, "warning"))
-    cleaned: dict[str, Any] = without_nulls(data)
+    cleaned = with_plain_artifacts(without_nulls(data))
     if preserved.spelling:
         meaning = Meaning(config.to_declared_dict(), preserved.extra)
         cleaned = respelled(cleaned, preserved.spelling, meaning, _meaning)
