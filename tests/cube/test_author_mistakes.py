@@ -363,7 +363,13 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * ("drawn anew" in name or "the process" in name))
+        for name in MISTAKES
+    ],
+)
 def test_a_mistake_is_found_and_told_once_and_its_twin_is_sound(mistake):
     SHARED.clear()
     bad, good, check, sentence = MISTAKES[mistake]

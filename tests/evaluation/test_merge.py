@@ -274,6 +274,7 @@ def test_a_link_in_the_place_of_a_rollout_is_not_followed(jobs, shards, tmp_path
     assert not os.path.lexists(jobs / "both/rollouts/t1__1__a0")
 
 
+@pytest.mark.slow
 def test_folders_that_are_nested_deeply_are_copied(jobs, shards):
     deep = Path(*["d"] * 1100)
     place = os.open(shards[0].places.rollout("t1__1__a0").path, os.O_RDONLY)

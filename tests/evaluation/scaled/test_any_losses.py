@@ -189,7 +189,7 @@ def check_lines(store):
     return lines
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 1)) for seed in range(SEEDS)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(SEEDS)])
 def test_every_item_counts_once_whatever_happens_to_the_nodes(seed, request_, tmp_path, monkeypatch):
     random.seed(seed)
     if seed % 2:  # folders do not fit into an answer, and are fetched in pieces

@@ -199,7 +199,10 @@ def test_one_package_that_is_counted_twice_is_refused(published, forged):
         lambda tar: manifest(tar).addfile(*entry("files/../../escape", b"x")),
         lambda tar: manifest(tar).addfile(*entry("files/app/x", b"x", mtime=1e30)),
         lambda tar: manifest(tar).addfile(*entry("files/app/device", b"", type=tarfile.CHRTYPE)),
-        lambda tar: manifest(tar).addfile(*entry("files/app/pax", b"", pax_headers={"comment": "x" * (80 << 20)})),
+        pytest.param(
+            lambda tar: manifest(tar).addfile(*entry("files/app/pax", b"", pax_headers={"comment": "x" * (80 << 20)})),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_hostile_workspace_confirms_nothing_and_ends_nothing(published, forged, archive):
