@@ -21,7 +21,7 @@ from benchflow.errors import UsageError
 def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -> None:
     """Create a new package in the folder NAME.
 
-    Fill in its placeholders; 'bench tasks check NAME' lists those that are left.
+    Fill in the placeholders; `bench tasks check NAME` lists those that remain.
     """
     from benchflow.files.atomic import staged_folder
     from benchflow.task.document.authoring import PRESETS
