@@ -25,8 +25,8 @@ def misfit(parameters: Mapping[str, Any], arguments: Mapping[str, Any], *, extra
     if not extra and isinstance(known, Mapping):
         for name in arguments:
             if name not in known:
-                listed = f"; it takes {', '.join(map(repr, known))}" if known else ", and it takes none"
-                return f"there is no argument {_shown(name)}{listed}"
+                listed = f"; it takes {', '.join(map(repr, known))}" if known else "; it takes none"
+                return f"unknown argument {_shown(name)}{listed}"
     try:
         return next(_problems(parameters, arguments, _Place(parameters)), None)
     except RecursionError:
@@ -140,7 +140,7 @@ def _all_of(expected: Any, value: Any, place: _Place) -> Iterator[str]:
 def _any_of(expected: Any, value: Any, place: _Place) -> Iterator[str]:
     found = [next(_problems(schema, value, place), None) for schema in expected]
     if None not in found:
-        yield f"{place} fits none of its forms: {'; or '.join(str(problem) for problem in found)}"
+        yield f"{place} matches none of its forms: {'; or '.join(str(problem) for problem in found)}"
 
 
 def _one_of(expected: Any, value: Any, place: _Place) -> Iterator[str]:

@@ -105,12 +105,16 @@ def check_repeated(task: Task[Any], other: Task[Any], known: Play, thread: Execu
         return None
     steady = not known.seen_difference(its.play)
     return (
-        _again(task, known, "reset", "after reset() the same actions lead elsewhere", steady=steady)
+        _again(task, known, "reset", "after reset() the same actions have different results", steady=steady)
         or _again(task, known, "evaluate", "evaluate() changes the state", evaluating=True, steady=steady)
         or thread.submit(
-            _again, other, known, "reproducible", "in another task of the config the same actions lead elsewhere"
+            _again,
+            other,
+            known,
+            "reproducible",
+            "in another task of the config the same actions have different results",
         ).result()
-        or ("isolated", Broken("a task that is played beside another one of its config changes it", suspicion))
+        or ("isolated", Broken("a task changes another task of its config that is played at the same time", suspicion))
     )
 
 

@@ -214,7 +214,7 @@ def _misfit(parameters: Mapping[str, Any], arguments: Mapping[str, Any], *, extr
 
 def _unknown(name: str, offered: Iterable[ActionSchema]) -> str:
     names = ", ".join(schema.name for schema in offered)
-    return f"There is no action {name[:100]!a}; available: {names or 'none'}."
+    return f"Unknown action {name[:100]!a}; available: {names or 'none'}."
 
 
 def _unfit(name: str, problem: str | None) -> str | None:

@@ -77,7 +77,7 @@ def read_request(
             raise Rejected(f"The role {role!r} has no participant; the game has {', '.join(game.roles)}.")
     for role, url in participants.items():
         if role not in game.roles:
-            raise Rejected(f"There is no role {role[:60]!r}; the game has {', '.join(game.roles)}.")
+            raise Rejected(f"Unknown role {role[:60]!r}; available: {', '.join(game.roles)}.")
         problem = plain_url(url) or refusal(url)
         if problem is not None:
             raise Rejected(f"The address of {role!r} {problem}.")

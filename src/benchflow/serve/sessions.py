@@ -192,7 +192,7 @@ class Sessions:
         """The session of an id, which counts as use of it."""
         session = self._known.get(sid) if sid is not None else None
         if session is None:
-            raise UnknownSession("There is no such session: it was never created, was deleted, or ended unused.")
+            raise UnknownSession("Unknown session: it was never created, was deleted, or ended unused.")
         session.used = time.monotonic()
         return session
 
