@@ -1,7 +1,7 @@
 """Whether the arguments of an action fit its JSON schema, and where they do not: one sentence, for a model to read.
 
-Nothing is converted: `"3"`, `3.0` and `true` are not integers, whatever Python would make of them. Of JSON Schema this
-knows all that asserts something about a value, but for references to other documents and `unevaluated…`.
+Nothing is converted: `"3"`, `3.0` and `true` are not integers. All assertions of JSON Schema are supported, except
+references to other documents and `unevaluated…`.
 """
 
 from __future__ import annotations

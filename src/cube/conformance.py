@@ -5,7 +5,7 @@
         assert check_benchmark(my_cube.debug) == []
 
 Every violated rule is a `Finding`; no exception of the task escapes. Configs and metadata of all tasks are checked.
-Some tasks are made and played, at most two at a time, since each of them may start a container.
+Some tasks are created and played, at most two at a time, since each of them may start a container.
 """
 
 from __future__ import annotations

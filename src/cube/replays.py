@@ -1,7 +1,7 @@
 """Episodes of a debug agent, and the same actions again: after a reset, with evaluations between, beside another task.
 
-What an episode leads to must not depend on what came before or happens beside it. Rewards and ends are compared;
-observations only where two new tasks agree on them, since a terminal may well show the time.
+The result of an episode must not depend on what happened before or happens at the same time. Rewards and ends are
+compared; observations only if two new tasks agree on them, since a terminal may show the time.
 """
 
 from __future__ import annotations

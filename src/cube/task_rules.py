@@ -1,4 +1,4 @@
-"""The rules that one live task keeps by itself, without an agent: each raises if it is broken."""
+"""The rules for one live task that can be checked without an agent: each raises if it is violated."""
 
 from __future__ import annotations
 

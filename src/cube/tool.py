@@ -1,8 +1,9 @@
 """Tools: what an agent can do, as methods marked with `@tool_action`.
 
 A `ToolConfig` is sent as JSON and creates the tool on the worker. A tool lists its actions as schemas and executes
-them: the result of a method becomes an observation, an exception a `StepError`. A call of what is not offered, or with
-arguments that do not fit the schema, never reaches a method: the observation says why. A `Toolbox` combines tools.
+them: the result of a method becomes an observation, an exception a `StepError`. A call of an unknown action, or with
+arguments that do not match the schema, never reaches a method: the observation gives the reason. A `Toolbox` combines
+tools.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_bodies_that_are_too_large_are_not_read(server):
 def test_a_session_begins_once_and_calls_need_an_object(server):
     sid = server.session()
     again = server.post("/create", sid, {"split": "test", "index": 0})
-    assert (again.status_code, "has begun already" in again.text) == (400, True)
+    assert (again.status_code, "has already begun" in again.text) == (400, True)
     for body in ({}, {"name": 3, "input": {}}, {"name": "bash", "input": []}):
         assert server.post("/call", sid, body).status_code == 422
     server.post("/delete", sid)

@@ -147,7 +147,7 @@ class BuiltinAssessor:
         except Rejected as error:
             return Reply.text(str(error), "rejected")
         if self.game.criteria and self._judge is None:
-            return Reply.text("The game has criteria for a judge, and there is none.", "failed")
+            return Reply.text("The game has criteria for a judge, but no judge.", "failed")
         seed = next(each for each in (request.seed, self.game.seed, secrets.randbelow(2**31)) if each is not None)
         play = begin(self.game, seed)
         await updates.status(f"The game begins: {', '.join(self.game.roles)}; seed {seed}.")

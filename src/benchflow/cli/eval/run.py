@@ -278,7 +278,7 @@ def _refuse_unused(request: JobRequest) -> None:
     for player in request.agents:
         refuse_model(player.agent, player.model)
     if request.rotation and any(source.startswith(CUBE_PREFIX) for source in request.sources):
-        raise UsageError("--rotate-roles applies to packages only; run a cube as a job of its own.", code="cube-option")
+        raise UsageError("--rotate-roles applies to packages only; run the cube as a separate job.", code="cube-option")
     if all(source.startswith(CUBE_PREFIX) for source in request.sources):
         given = {
             "--sandbox": request.sandbox != "auto",

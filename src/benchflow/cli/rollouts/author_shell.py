@@ -89,7 +89,7 @@ async def _interactive(environment: Environment, user: str | None) -> int:
     on = "" if base is None else f" on {base}"
     note(printable(f"Shell in a {environment.backend.name} sandbox{on}; it is removed when you exit."))
     if maker == "none":
-        note("The environment has neither `script` nor Python, so the shell has no terminal of its own.")
+        note("The environment has neither `script` nor Python, so the shell has no terminal.")
         return await _piped(sandbox, user, shell)
     term = {"TERM": os.environ.get("TERM", "xterm")}
     process = await sandbox.process(_on_terminal(shell, maker), user=user, env=term)

@@ -103,7 +103,7 @@ class ServiceSandbox(LocalSandbox):
             if (await self.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)).ok:
                 return None
             await anyio.sleep(pause)
-        return str(self._failed("is not healthy any more"))
+        return str(self._failed("is no longer healthy"))
 
     async def _exit_code(self, limit: float) -> int | None:
         """None while it runs."""

@@ -253,7 +253,7 @@ class _Wire:
             with anyio.fail_after(READY_SEC):
                 await session.wait_ready()
         except TimeoutError:
-            raise HttpError(503, "The environment is still starting; ask again.", STARTING) from None
+            raise HttpError(503, "The environment is still starting; try again.", STARTING) from None
         except Attributed as error:
             told = unscored_metadata(error.verdict)
             sentence = f"The environment could not start: {error.verdict.reason}"

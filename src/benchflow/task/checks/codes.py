@@ -200,7 +200,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Run the agent's code as another process, and compare what it prints.",
         ),
         "nested-package": (
-            "A folder inside the package looks like another package. It is part of this one, not a task of its own.",
+            "A folder inside the package looks like another package. It is part of this one, not a separate task.",
             "Move it beside the package if it is a task.",
         ),
         "step-incomplete": ("A step has no folder below `steps/`, or no instruction.", "Add it."),

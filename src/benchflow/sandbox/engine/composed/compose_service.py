@@ -112,7 +112,7 @@ class EngineService:
             if (await self.container.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)).ok:
                 return None
             await anyio.sleep(pause)
-        return str(await self._failed("is not healthy any more"))
+        return str(await self._failed("is no longer healthy"))
 
     async def _wait_healthy(self, check: Healthcheck) -> None:
         try:
