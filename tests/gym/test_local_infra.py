@@ -299,7 +299,7 @@ def test_containers_of_an_engine_are_found_and_removed_after_a_kill(infra, engin
     with docker.launch(DockerServiceConfig(name="s", launch_script=script)) as handle:
         assert len(listed(handle.run_id)) == 2
     assert listed(handle.run_id) == []
-    with pytest.raises(ContainerLaunchError, match="exit code 9"):
+    with pytest.raises(ContainerLaunchError, match="with code 9"):
         docker.launch(DockerServiceConfig(name="s", launch_script=f"{script}; echo $CUBE_LAUNCH_ID; exit 9"))
     assert subprocess.run(["docker", "ps", "-aq"], env=env, capture_output=True, text=True).stdout == ""
 
