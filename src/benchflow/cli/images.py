@@ -170,7 +170,7 @@ def _chosen(
     ways: list[Add] = []
     if made is not None:
         if made not in recipes.RECIPES:
-            raise UsageError(f"Unknown recipe {made!r}; choose {', '.join(recipes.RECIPES)}.")
+            raise UsageError(f"Unknown recipe {made!r}; available: {', '.join(recipes.RECIPES)}.")
         ways.append(
             lambda registry: recipes.add_recipe(registry, made, given, stands_for=stands_for, on_progress=progress)
         )
@@ -183,7 +183,7 @@ def _chosen(
         ways.append(lambda registry: recipes.add_debian(registry, name, suite, source=source, on_progress=progress))
     if engine is not None:
         if engine not in (AUTO, *ENGINES):
-            raise UsageError(f"Unknown engine {engine!r}; choose {' or '.join(ENGINES)}.")
+            raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(ENGINES)}.")
         ways.append(lambda registry: _add_from_engine(registry, name, engine))
     if len(ways) != 1:
         raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap, --engine and --recipe.")

@@ -102,7 +102,7 @@ def test_progress_counts_within_a_phase_and_survives_torn_lines():
     ("arguments", "said"),
     [
         (["--recipe", "cobol"], "Unknown recipe 'cobol'; choose debian"),
-        (["x:1", "--debootstrap", "bookworm", "--as", "y:*"], "--as is an option of --recipe"),
+        (["x:1", "--debootstrap", "bookworm", "--as", "y:*"], "--as needs --recipe"),
         (["--rootfs", "x"], "Give the image a NAME"),
         (["x:1", "--recipe", "python", "--debootstrap", "bookworm"], "exactly one of"),
     ],

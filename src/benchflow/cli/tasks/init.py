@@ -28,7 +28,7 @@ def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -
     from benchflow.task.package_scaffold import MARKER, scaffold_package
 
     if preset is not None and preset not in PRESETS:
-        raise UsageError(f"unknown preset '{preset}'; choose one of {', '.join(PRESETS)}", code="unknown-preset")
+        raise UsageError(f"unknown preset '{preset}'; available: {', '.join(PRESETS)}", code="unknown-preset")
     files = scaffold_package(name, organisation=org, preset=preset)
     target = folder / name
     if folder.exists() and not folder.is_dir():
