@@ -142,7 +142,7 @@ def examined(path: Path, *, beside: bool) -> Set:
     )
     seconds = time.perf_counter() - start
     if done.returncode not in (0, 1):
-        raise SystemExit(f"bench tasks check {path} ended with exit code {done.returncode}")
+        raise SystemExit(f"bench tasks check {path} exited with code {done.returncode}")
     reports = json.loads(done.stdout)["tasks"]
     found = Set(path.name, reports, seconds, missing(path, {report["path"] for report in reports}))
     if beside:

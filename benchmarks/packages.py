@@ -209,7 +209,7 @@ def wall(*command: str | Path, repeat: int) -> tuple[float, float]:
         if repeat == 1:
             peak = watch_memory(process)
         if process.wait() != 0:
-            raise SystemExit(f"{' '.join(map(str, command))} ended with exit code {process.returncode}")
+            raise SystemExit(f"{' '.join(map(str, command))} exited with code {process.returncode}")
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[repeat > 1 :]), peak
 

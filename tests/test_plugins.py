@@ -123,7 +123,7 @@ def test_an_object_of_another_kind_is_refused(group, installed, tmp_path):
 
 @by_name
 def test_an_unknown_name_lists_those_there_are(group, installed):
-    with pytest.raises(UsageError, match=f"Unknown {group.what} 'nonsense'; choose one of .*, good") as caught:
+    with pytest.raises(UsageError, match=f"Unknown {group.what} 'nonsense'; available: .*, good") as caught:
         group.load("nonsense")
     assert caught.value.code == group.unknown
 

@@ -1,6 +1,6 @@
 """Task packages: author, check, run in sandboxes, verify, evaluate.
 
-The names below are imported when they are first used, so that a command pays only for what it needs.
+The names below are imported on first use, so that a command loads only what it needs.
 """
 
 from __future__ import annotations

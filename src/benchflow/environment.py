@@ -141,7 +141,7 @@ class Environment:
             result = await self.sandbox.exec(command, user="root", cwd="/", timeout=60)
             if not result.ok:
                 said = result.stderr.decode(errors="replace").strip()
-                raise EnvironmentFailure(f"Folders of the compose file cannot be made: {said}", code="mount-missing")
+                raise EnvironmentFailure(f"Folders of the compose file cannot be created: {said}", code="mount-missing")
 
     async def set_network(self, network: NetworkPolicy) -> None:
         """Change the network policy of its processes, unless it is already in force."""

@@ -62,7 +62,7 @@ class PluginGroup:
         point = self._installed().get(name)
         if point is None:
             known = self.names()
-            message = f"Unknown {self.what} '{name}'; choose one of {', '.join(known)}.{did_you_mean(name, known)}"
+            message = f"Unknown {self.what} '{name}'; available: {', '.join(known)}.{did_you_mean(name, known)}"
             raise UsageError(message, code=self.unknown)
         rivals = sorted({each.value for each in self._points() if each.name == name})
         if len(rivals) > 1:

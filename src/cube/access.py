@@ -1,7 +1,7 @@
-"""Who may use a port of a server, and who does: tokens, checks of headers, traffic. Needs the extra `serve`.
+"""Access to the ports of a server: tokens, checks of headers, traffic. Needs the extra `serve`.
 
 A web page must never reach a server through the browser of someone who runs one: a request with an `Origin` is refused,
-and where there is no token, so is one whose `Host` is not this machine's loopback (DNS rebinding).
+and without a token, so is one whose `Host` is not this machine's loopback (DNS rebinding).
 """
 
 from __future__ import annotations

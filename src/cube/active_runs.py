@@ -1,7 +1,7 @@
-"""What infrastructures of this machine have launched and not ended, one file per run, below the cache root.
+"""Resources that infrastructures of this machine have launched and not closed, one file per run, below the cache root.
 
-A record names the process that owns the run. When that has ended without closing it, killed for instance, the run is
-stale: anybody may clean up after it.
+A record names the process that owns the run. If that process has exited without closing it, for instance because it
+was killed, the run is stale, and any process may clean up after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether the arguments of an action fit its JSON schema, and where they do not: one sentence, for a model to read.
 
-Nothing is converted: `"3"`, `3.0` and `true` are not integers, whatever Python would make of them. Of JSON Schema this
-knows all that asserts something about a value, but for references to other documents and `unevaluated…`.
+Nothing is converted: `"3"`, `3.0` and `true` are not integers. All assertions of JSON Schema are supported, except
+references to other documents and `unevaluated…`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def misfit(parameters: Mapping[str, Any], arguments: Mapping[str, Any], *, extra
     if not extra and isinstance(known, Mapping):
         for name in arguments:
             if name not in known:
-                listed = f"; it takes {', '.join(map(repr, known))}" if known else ", and it takes none"
-                return f"there is no argument {_shown(name)}{listed}"
+                listed = f"; it takes {', '.join(map(repr, known))}" if known else "; it takes none"
+                return f"unknown argument {_shown(name)}{listed}"
     try:
         return next(_problems(parameters, arguments, _Place(parameters)), None)
     except RecursionError:
@@ -140,7 +140,7 @@ def _all_of(expected: Any, value: Any, place: _Place) -> Iterator[str]:
 def _any_of(expected: Any, value: Any, place: _Place) -> Iterator[str]:
     found = [next(_problems(schema, value, place), None) for schema in expected]
     if None not in found:
-        yield f"{place} fits none of its forms: {'; or '.join(str(problem) for problem in found)}"
+        yield f"{place} matches none of its forms: {'; or '.join(str(problem) for problem in found)}"
 
 
 def _one_of(expected: Any, value: Any, place: _Place) -> Iterator[str]:

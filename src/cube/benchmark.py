@@ -1,4 +1,4 @@
-"""Benchmarks: a set of tasks, described by a config that travels as JSON, run by a live object with shared state.
+"""Benchmarks: a set of tasks, described by a config that is sent as JSON, run by a live object with shared state.
 
 A `BenchmarkConfig` subclass declares its metadata (or has it in files beside its module), its `TaskConfig` class and
 its `Benchmark` class. Instances are views of the tasks: subsets are new configs, and the original is unchanged.

@@ -249,14 +249,14 @@ def _run(what: str, action: Callable[[], object]) -> None:
     show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
-    help="Maximum length of a debug episode.",
+    help="Maximum number of steps of a debug episode.",
 )
-@click.option("--task", "tasks", multiple=True, metavar="ID", help="Play only this task; may be repeated.")
+@click.option("--task", "tasks", multiple=True, metavar="ID", help="Play only this task; repeatable.")
 @click.option(
     "--live",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many tasks are played.  [default: 20, of which 3 may have a container]",
+    help="Number of tasks to play.  [default: 20, of which 3 may have a container]",
 )
 @click.option(
     "--infra", type=click.Choice(["local"]), help="Launch the resources of the benchmark here: make(infra=…)."
@@ -267,8 +267,8 @@ def test(
 ) -> None:
     """Check that a benchmark follows the contract.
 
-    Metadata and configs of all tasks are checked. Some tasks are made and played, and the debug agents of the benchmark
-    must reach reward 1. NAME is an installed benchmark, or the import path of a debug module.
+    Checks metadata and configs of all tasks, and plays some of them: the debug agents of the benchmark must reach
+    reward 1. NAME is an installed benchmark, or the import path of a debug module.
     """
     from cube import LocalInfraConfig
     from cube.conformance import check_benchmark
@@ -317,7 +317,9 @@ def _debug_module(name: str) -> Any:
 
 @commands.command()
 @click.argument("name", default="my-benchmark")
-@click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Parent of the new folder.")
+@click.option(
+    "--dir", "parent", default=".", type=click.Path(path_type=Path), help="Create the package below this folder."
+)
 def init(name: str, parent: Path) -> None:
     """Create a working cube package with tests, in a new folder NAME."""
     from cube.new_cube import create_cube
@@ -339,7 +341,7 @@ token_file = click.Path(path_type=Path, dir_okay=False)
 @commands.command()
 @click.argument("name")
 @click.option("--task", "task_id", help="Serve only this task; otherwise a reset selects the task.")
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), metavar="N", help="Port of the harness."
 )
@@ -351,7 +353,7 @@ token_file = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--token-file", type=token_file, help="File with the harness's token.  [default: a random token]")
 @click.option("--agent-token-file", type=token_file, help="File with the agent's token.  [default: a random token]")
-@click.option("--no-token", is_flag=True, help="No tokens, for clients that cannot send one; on loopback only.")
+@click.option("--no-token", is_flag=True, help="Accept requests without a token; on loopback only.")
 @as_json
 def serve(
     name: str,
@@ -366,9 +368,9 @@ def serve(
 ) -> None:
     """Serve a benchmark or one of its tasks over HTTP.
 
-    Two ports, 0 for a free one: JSON-RPC for the harness, which resets and evaluates, and MCP for the agent, which
-    acts. Each has its own token (Authorization: Bearer TOKEN). Prints one line when it listens, and serves until it
-    is interrupted.
+    Listens on two ports (0 for a free one): JSON-RPC for the harness, which resets and evaluates, and MCP for the
+    agent, which acts. Each has its own token (Authorization: Bearer TOKEN). Prints one line when ready, and serves
+    until interrupted.
     """
     config = _instance(name, _load(_entry(name)))
     if task_id is not None and task_id not in config.tasks():
@@ -426,7 +428,7 @@ def _open_doors(
     if port and port == agent_port:
         raise click.UsageError("The ports of the harness and the agent must differ.")
     if agent_port > MAX_PORT:
-        raise click.UsageError(f"There is no port after {MAX_PORT}: give --agent-port.")
+        raise click.UsageError(f"There is no port after {MAX_PORT}; set --agent-port.")
     try:
         doors = open_doors(host, port, agent_port, token=tokens[0], agent_token=tokens[1])
     except OSError as error:

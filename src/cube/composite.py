@@ -1,4 +1,4 @@
-"""Benchmarks made of benchmarks, to any depth.
+"""Benchmarks composed of benchmarks, to any depth.
 
 Task configs remain those of their own benchmark and store the path to it in `sub_bench_name`; ids of a composite are
 `name/of/sub/task-id`. Subsets, named subsets, JSON and closing on failure work as for any other benchmark.

@@ -5,7 +5,7 @@
         assert check_benchmark(my_cube.debug) == []
 
 Every violated rule is a `Finding`; no exception of the task escapes. Configs and metadata of all tasks are checked.
-Some tasks are made and played, at most two at a time, since each of them may start a container.
+Some tasks are created and played, at most two at a time, since each of them may start a container.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _made(config: TaskConfig[Any], spawn: Spawn, findings: Findings) -> Task[Any
         require(isinstance(task, Task), f"make() returned {type(task).__name__}, not a Task")
         if task.id != config.metadata.id:
             task.close()
-            raise Broken("the task has another id than its config", f"'{task.id}', not '{config.metadata.id}'")
+            raise Broken("the id of the task differs from its config", f"'{task.id}', not '{config.metadata.id}'")
         made.append(task)
     return made[0] if made else None
 
@@ -321,13 +321,13 @@ print(json.dumps([list(draw(TypedBaseModel.model_validate(task))) for task in ta
 def _check_seeds(config: BenchmarkConfig[Any]) -> None:
     """Asked twice, and in another process whose hashes differ."""
     seeds, again = ([(known.task_id, known.seed) for known in config.get_task_configs()] for _ in range(2))
-    require(seeds == again, "get_task_configs() gives other seeds when it is called again")
+    require(seeds == again, "get_task_configs() returns different seeds when called again")
     for part in _parts(config):
         if part.seed_generator is not None:
             tasks = list(part.tasks().values())[:SEEDED]
             elsewhere = _seeds_elsewhere(part.seed_generator, tasks)
             here = [list(part.seed_generator(task)) for task in tasks]
-            require(elsewhere in (None, here), "another process gets other seeds: they may depend on hash()")
+            require(elsewhere in (None, here), "another process gets different seeds: they may depend on hash()")
 
 
 def _parts(config: BenchmarkConfig[Any]) -> list[BenchmarkConfig[Any]]:

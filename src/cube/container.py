@@ -1,6 +1,6 @@
 """The container contract of the gym layer: what a task requests, who launches it, how it is used.
 
-`ContainerConfig` travels with a task's metadata; a `ContainerBackend` launches it and blocks until it is ready; a
+`ContainerConfig` is part of a task's metadata; a `ContainerBackend` launches it and blocks until it is ready; a
 `Container` executes commands and reaches ports. A container is stopped exactly once, however often `stop` is called.
 """
 

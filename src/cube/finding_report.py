@@ -1,4 +1,4 @@
-"""What `cube test` says: each check with its status, what was found, what was played."""
+"""The output of `cube test`: each check with its status, the findings, and the tasks that were played."""
 
 from __future__ import annotations
 

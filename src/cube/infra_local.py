@@ -1,4 +1,4 @@
-"""`LocalInfraConfig`: resources on this machine, in sandboxes that need no daemon, or in a container engine if asked.
+"""`LocalInfraConfig`: resources on this machine, in sandboxes that need no daemon, or in a container engine.
 
 Nothing outlives its owner: sandboxes and virtual machines end with the process that launched them, and containers of an
 engine are found by their label and removed by the next `cleanup_stale`.

@@ -1,6 +1,6 @@
-"""`Later`: an ASGI application that is made when it is wanted, not when the server starts. Needs the extra `serve`.
+"""`Later`: an ASGI application that is created on first use, not when the server starts. Needs the extra `serve`.
 
-What speaks MCP takes most of a second to import. A server starts without it, and loads it beside its first work.
+The MCP library takes most of a second to import. A server starts without it, and loads it in the background.
 """
 
 from __future__ import annotations

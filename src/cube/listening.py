@@ -1,7 +1,7 @@
 """Listens on sockets and serves applications on them, for every server of this project. Needs the extra `serve`.
 
-A server ends on a signal that its owner handles, never by itself. A connection that sends a request too slowly is
-closed, and so are connections beyond a limit, so that no client can use up what the others need.
+A server stops on a signal that its owner handles, never by itself. A connection that sends a request too slowly is
+closed, and so are connections beyond a limit, so that no client can block the others.
 """
 
 from __future__ import annotations

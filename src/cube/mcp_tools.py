@@ -1,7 +1,7 @@
 """The agent's port: a task as an MCP server. Needs the extra `serve`.
 
 It lists and calls actions and shows the objective and the latest observation. It has no reset, no evaluation and no
-privileged information: those are not reachable from what it is given.
+privileged information: it has no access to them.
 """
 
 from __future__ import annotations

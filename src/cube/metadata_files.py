@@ -98,7 +98,7 @@ def _without_retired(path: Path, label: str, row: Any, model: type[TypedBaseMode
     if not isinstance(row, dict) or RETIRED not in row or RETIRED in model.model_fields:
         return row
     if row[RETIRED]:
-        logger.warning("%s, %s: '%s' is not a field of tasks any more, and is dropped.", path, label, RETIRED)
+        logger.warning("%s, %s: '%s' is no longer a field of tasks, and is dropped.", path, label, RETIRED)
     return {key: value for key, value in row.items() if key != RETIRED}
 
 

@@ -1,4 +1,4 @@
-"""A new cube package, made from the template: it works and has its tests."""
+"""Creates a new cube package from the template, with working code and tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`ProvisionStore`: what was provisioned where, one JSON file per resource and place.
 
-Writing is atomic, so any number of processes may use one store. A damaged record counts as missing: what it stood for
+Writing is atomic, so any number of processes may use one store. A damaged record counts as missing: its resource
 is provisioned again.
 """
 

@@ -1,7 +1,7 @@
 """Episodes of a debug agent, and the same actions again: after a reset, with evaluations between, beside another task.
 
-What an episode leads to must not depend on what came before or happens beside it. Rewards and ends are compared;
-observations only where two new tasks agree on them, since a terminal may well show the time.
+The result of an episode must not depend on what happened before or happens at the same time. Rewards and ends are
+compared; observations only if two new tasks agree on them, since a terminal may show the time.
 """
 
 from __future__ import annotations
@@ -105,12 +105,16 @@ def check_repeated(task: Task[Any], other: Task[Any], known: Play, thread: Execu
         return None
     steady = not known.seen_difference(its.play)
     return (
-        _again(task, known, "reset", "after reset() the same actions lead elsewhere", steady=steady)
+        _again(task, known, "reset", "after reset() the same actions have different results", steady=steady)
         or _again(task, known, "evaluate", "evaluate() changes the state", evaluating=True, steady=steady)
         or thread.submit(
-            _again, other, known, "reproducible", "in another task of the config the same actions lead elsewhere"
+            _again,
+            other,
+            known,
+            "reproducible",
+            "in another task of the config the same actions have different results",
         ).result()
-        or ("isolated", Broken("a task that is played beside another one of its config changes it", suspicion))
+        or ("isolated", Broken("a task changes another task of its config that is played at the same time", suspicion))
     )
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark needs beside its tasks, and the contract of those who provide it.
+"""Resources that a benchmark needs besides its tasks, and the contract for providing them.
 
 A `ResourceConfig` names a machine, an image or services; an `InfraConfig` provisions it once per place, launches it for
 a benchmark or for each task, and lists and removes what was launched. Both are sent as JSON; a `ResourceHandle` is not.

@@ -1,6 +1,6 @@
-"""`ResourceHandle`: something that an infrastructure has started, and how it is reached and ended.
+"""`ResourceHandle`: something that an infrastructure has started, and how to reach and stop it.
 
-It lives in this process only and is never sent. Containers are handles too.
+It exists in this process only and is never sent. Containers are handles too.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def served_for(job: Mapping[str, Any]) -> Served:
 
     def find(task_id: str | None) -> TaskConfig[Any]:
         if task_id not in (None, config.task_id):
-            raise RpcError(INVALID_PARAMS, f"This server has the task '{config.task_id}' only, not '{task_id}'.")
+            raise RpcError(INVALID_PARAMS, f"This server serves only the task '{config.task_id}', not '{task_id}'.")
         return config
 
     stage = Stage(find, lambda known: make_task(known, context, backend), config)

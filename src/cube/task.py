@@ -1,6 +1,6 @@
 """A task: one scoreable problem with gym-style dynamics and its own evaluation.
 
-`TaskMetadata` is the light view of a task that listings use; `TaskExecutionInfo` holds what only the worker needs;
+`TaskMetadata` is the light view of a task that listings use; `TaskExecutionInfo` contains what only the worker needs;
 `TaskConfig` is self-contained, is sent to a worker as JSON, and creates the live `Task` there.
 """
 

@@ -1,4 +1,4 @@
-"""The rules that one live task keeps by itself, without an agent: each raises if it is broken."""
+"""The rules for one live task that can be checked without an agent: each raises if it is violated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_reset(task: Task[Any]) -> Observation:
     require(any(content.to_markdown().strip() for content in first.contents), "the first observation has no text")
     check_json(first, Observation)
     difference = observation_difference(first, reset(task))
-    require(not difference, "a second reset() gives a different observation", difference)
+    require(not difference, "a second reset() returns a different observation", difference)
     require(not kept, f"reset() does not call self.tool.reset(): {kept} keeps its state")
     return first
 
@@ -117,7 +117,9 @@ def check_evaluate(task: Task[Any]) -> float:
     require(finite, f"the reward is {reward!r}, not a finite number")
     require(isinstance(info, dict), f"the info of evaluate() is {type(info).__name__}, not a dict")
     again = task.evaluate()[0]
-    require(again == reward, "a second evaluate() of the same state gives another reward", f"{again}, not {reward}")
+    require(
+        again == reward, "a second evaluate() of the same state returns a different reward", f"{again}, not {reward}"
+    )
     return float(reward)
 
 

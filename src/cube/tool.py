@@ -1,8 +1,9 @@
 """Tools: what an agent can do, as methods marked with `@tool_action`.
 
 A `ToolConfig` is sent as JSON and creates the tool on the worker. A tool lists its actions as schemas and executes
-them: the result of a method becomes an observation, an exception a `StepError`. A call of what is not offered, or with
-arguments that do not fit the schema, never reaches a method: the observation says why. A `Toolbox` combines tools.
+them: the result of a method becomes an observation, an exception a `StepError`. A call of an unknown action, or with
+arguments that do not match the schema, never reaches a method: the observation gives the reason. A `Toolbox` combines
+tools.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def _misfit(parameters: Mapping[str, Any], arguments: Mapping[str, Any], *, extr
 
 def _unknown(name: str, offered: Iterable[ActionSchema]) -> str:
     names = ", ".join(schema.name for schema in offered)
-    return f"There is no action {name[:100]!a}; available: {names or 'none'}."
+    return f"Unknown action {name[:100]!a}; available: {names or 'none'}."
 
 
 def _unfit(name: str, problem: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """`TypedBaseModel`: models that store the name of their class and are restored as that class.
 
-A dump carries `_type`, the import path of the class, as its last key. Validation reads it, imports the class, and
-accepts it only if it is a subclass of the expected class; the caller's data is not modified. Fields that hold such
+A dump contains `_type`, the import path of the class, as its last key. Validation reads it, imports the class, and
+accepts it only if it is a subclass of the expected class; the caller's data is not modified. Fields for such
 models are declared as `SerializeAsAny[Base]`, or a dump would keep only the base's fields.
 """
 

@@ -1,4 +1,4 @@
-"""Configs that stay valid, and named ones that stay as they were declared."""
+"""Configs that stay valid, and named configs that keep their declared values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The contract of virtual machines with a screen: settings, who starts them, and how they are used.
 
-`LocalInfraConfig` launches such machines on this machine. A package that starts them elsewhere implements `VMBackend`.
+`LocalInfraConfig` launches such machines on this machine. A package that starts them on other machines implements
+`VMBackend`.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ async def test_silence_ends_a_turn_and_cancel_may_be_ignored(opened, raw, record
     [result] = await opened(raw("hang"), "", limits=AgentLimits(idle_timeout_sec=0.5))
     assert (result.stop_reason, result.timed_out, result.text) == ("timeout", True, "I will think about it")
     [event] = recorder.of("agent_timeout")
-    assert event["reason"] == "it was silent for 0.5 s"
+    assert event["reason"] == "it sent nothing for 0.5 s"
     assert event["acknowledged"] is False
     assert "raw_agent" not in await inside("ps ax -o args")
 

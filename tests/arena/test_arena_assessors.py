@@ -40,7 +40,7 @@ async def test_a_model_assesses_through_tools_and_its_key_stays_out_of_every_box
         asked = json.dumps([request.messages for request in server.requests])
     assert (game.why, game.result.reward, game.result.arena.winner) == (None, 0.75, "first"), game.result.error
     assert "The higher number wins this little game of ours." in asked
-    assert "there is no participant 'ghost'" in asked
+    assert "unknown participant 'ghost'" in asked
     [said] = [one.parts[0].text for one in game.messages if one.sender == "first"]
     assert said.startswith("Your move.")
     assert server.api_key not in said

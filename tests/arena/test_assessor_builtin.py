@@ -178,7 +178,7 @@ async def test_a_participant_that_fails_loses_only_if_the_game_says_so(kind):
         ("[]", "must be one JSON object"),
         ("{}", "needs participants"),
         ('{"participants": {"odd": "http://x"}}', "'even' has no participant"),
-        ('{"participants": {"odd": "http://x", "even": "http://x", "third": "http://x"}}', "no role 'third'"),
+        ('{"participants": {"odd": "http://x", "even": "http://x", "third": "http://x"}}', "Unknown role 'third'"),
         ('{"participants": {"odd": "file:///etc/passwd", "even": "http://x"}}', "is not an http or https URL"),
         ('{"participants": {"odd": "http://u:p@x", "even": "http://x"}}', "a user or a password"),
         ('{"participants": {"odd": "http://x", "even": "http://x"}, "config": {"rounds": 99}}', "only its seed"),

@@ -51,4 +51,4 @@ def test_an_agent_that_takes_an_argument_is_shown_with_it(bench):
 def test_an_agent_that_nobody_knows_is_wrong_usage(bench):
     shown = bench("agents", "nobody")
     assert (shown.returncode, shown.stdout) == (2, "")
-    assert "Unknown agent 'nobody'; choose one of oracle" in shown.stderr
+    assert "Unknown agent 'nobody'; available: oracle" in shown.stderr

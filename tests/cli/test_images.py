@@ -67,7 +67,7 @@ def engines(monkeypatch):
 
         async def save(registry, name, engine):
             asked.append(engine)
-            raise EnvironmentFailure(f"{engine} save {name} ended with exit code 125:\nError: {name}: not known\x07")
+            raise EnvironmentFailure(f"{engine} save {name} exited with code 125:\nError: {name}: not known\x07")
 
         monkeypatch.setattr("benchflow.sandbox.backends.load_backend", Engine)
         monkeypatch.setattr("benchflow.sandbox.images.image_sources.add_from_engine", save)
@@ -80,7 +80,7 @@ def test_the_engine_that_runs_is_asked_and_what_it_says_is_readable(invoke, engi
     asked = engines("podman")
     code, out, err = invoke("images", "add", "x", "--engine")
     assert (code, out, asked) == (1, "", ["podman"])
-    assert err == "bench: podman save x ended with exit code 125:\n  Error: x: not known\\x07\n"
+    assert err == "bench: podman save x exited with code 125:\n  Error: x: not known\\x07\n"
 
 
 @pytest.mark.parametrize("chosen", [[], ["docker"]])

@@ -140,7 +140,7 @@ def test_a_container_without_a_program_that_makes_terminals_still_has_a_shell(ta
     (task / "task" / "environment").mkdir()
     (task / "task" / "environment" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\n")
     command = ["tasks", "shell", "task", "--sandbox", name]
-    environ, until = reaching(name, engines, task), b"no terminal of its own"
+    environ, until = reaching(name, engines, task), b"so the shell has no terminal"
     code, shown = in_terminal(command, environ=environ, keys=b"pwd; exit 7\n", until=until, limit=600)
     assert (code, "/app" in shown) == (7, True), shown
 

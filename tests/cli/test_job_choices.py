@@ -141,7 +141,9 @@ def test_the_chance_of_flips_is_that_of_a_sign_test(gained, lost, chance):
     assert sign_test(gained, lost) == sign_test(lost, gained) == chance
 
 
-@pytest.mark.parametrize(("gained", "said"), [(1, "may be chance (sign test, p = 1)"), (6, "hardly by chance (sign")])
+@pytest.mark.parametrize(
+    ("gained", "said"), [(1, "may be chance (sign test, p = 1)"), (6, "unlikely to be chance (sign")]
+)
 def test_flips_are_called_chance_unless_they_are_unlikely(gained, said, tmp_path, make_result, make_job):
     for name, reward in (("before", 0.0), ("after", 1.0)):
         make_job(tmp_path, name, [make_result(f"task{number}", reward) for number in range(gained)])

@@ -46,8 +46,8 @@ def test_what_cubes_have_no_use_for_is_refused(bench, tmp_path, option):
 @pytest.mark.parametrize(
     ("agent", "sentence"),
     [
-        ("debgu", "Unknown agent 'debgu'; cubes are played by debug, nop, model. Did you mean 'debug'?"),
-        ("oracle", "it cannot run on gym tasks; cubes are played by debug, nop, model."),
+        ("debgu", "Unknown agent 'debgu'; agents that play cubes: debug, nop, model. Did you mean 'debug'?"),
+        ("oracle", "it cannot run on gym tasks; agents that play cubes: debug, nop, model."),
     ],
 )
 def test_an_agent_that_cannot_play_cubes_is_refused_with_those_that_can(bench, tmp_path, agent, sentence):

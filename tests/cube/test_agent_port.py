@@ -175,7 +175,7 @@ def test_what_ends_an_episode_is_said_and_latched(server, harness):
     assert unfit == [
         (["Action 'add' was not executed: 'amount' must be an integer, not \"many\"."], True),
         (["Action 'add' was not executed: 'amount' must be an integer, not true."], True),
-        (["Action 'read' was not executed: there is no argument \"now\", and it takes none."], True),
+        (["Action 'read' was not executed: unknown argument \"now\"; it takes none."], True),
         (["0"], False),
     ]
     assert harness.episode()["state"] == "running"

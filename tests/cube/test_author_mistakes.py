@@ -268,13 +268,13 @@ MISTAKES = {
         {"tool": {"reset": lambda self: None}},
         {"tool": {"reset": lambda self: self.words.clear()}},
         "reset",
-        "after reset() the same actions lead elsewhere",
+        "after reset() the same actions have different results",
     ),
     "state that tasks share": (
         {"tool": {"__init__": shared_words}},
         {"tool": {"__init__": Pen.__init__}},
         "isolated",
-        "a task that is played beside another one",
+        "a task changes another task of its config",
     ),
     "a task that writes into what all share": (
         {"task": {"reset": writes_down}},
@@ -304,19 +304,19 @@ MISTAKES = {
         {"task": {"reset": any_goal}, "seed_generator": LengthSeeds()},
         {"task": {"reset": seeded_goal}, "seed_generator": LengthSeeds()},
         "reset",
-        "a second reset() gives a different observation",
+        "a second reset() returns a different observation",
     ),
     "seeds that are drawn anew": (
         {"seed_generator": RandomSeeds()},
         {"seed_generator": LengthSeeds()},
         "seeds",
-        "gives other seeds when it is called again",
+        "returns different seeds when called again",
     ),
     "seeds that depend on the process": (
         {"seed_generator": HashSeeds()},
         {"seed_generator": LengthSeeds()},
         "seeds",
-        "another process gets other seeds",
+        "another process gets different seeds",
     ),
     "a wrong number of tasks": (
         {"metadata": {"num_tasks": 4}},

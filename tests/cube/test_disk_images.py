@@ -139,7 +139,7 @@ USELESS = {
     "half a gz": (gzip.compress(DISK)[:-20], "cannot be unpacked"),
     "half a zip": (zipped(disk=DISK)[:300], "cannot be unpacked"),
     "half a qcow2": (b"QFI\xfb" + bytes(8), "is a cut-off disk image"),
-    "a damaged qcow2": (b"QFI\xfb\0\0\0\3" + bytes(92), "cannot be made by qemu-img"),
+    "a damaged qcow2": (b"QFI\xfb\0\0\0\3" + bytes(92), "cannot be created by qemu-img"),
 }
 
 
@@ -196,7 +196,7 @@ def test_a_checksum_is_compared_before_anything_is_used(infra, tmp_path, server)
 def test_an_interrupted_download_is_resumed(infra, server):
     server.cut = 700_000
     resource = VMResourceConfig(name="a machine", source_url=server.url)
-    with pytest.raises(VMError, match="cannot be downloaded: .* provisioning again resumes"):
+    with pytest.raises(VMError, match="cannot be downloaded: .* provision again to resume"):
         infra.provision(resource)
     assert provisioned(infra, server.url) == DISK
     assert server.asked == [(None, None), ("bytes=700000-", '"one"')]
@@ -265,7 +265,7 @@ def test_a_registered_image_is_used_and_never_removed(infra, tmp_path):
     [
         ("/proc", "The image /proc is not a file"),
         ("/nowhere/disk", "The image /nowhere/disk cannot be read: No such file"),
-        ("ftp://example.org/disk", "can be a path, or an address with http, https or file"),
+        ("ftp://example.org/disk", "must be a path, or an http, https or file URL"),
         ("http://127.0.0.1:1/disk", "cannot be downloaded: .*Connection refused"),
         (None, "has no source_url. Give one, or register the disk image"),
     ],

@@ -32,7 +32,7 @@ class Play:
 
     async def call(self, name, arguments):
         if name not in self.names:
-            raise Refusal(404, f"There is no tool '{name}'.")
+            raise Refusal(404, f"Unknown tool '{name}'.")
         self.calls.append((name, arguments))
         return "seen"
 
@@ -144,11 +144,11 @@ async def test_a_verdict_without_a_score_has_no_reward_unless_a_marked_placehold
         ("/seed_session", b"{}", 400, "from 0 to 1"),
         ("/seed_session", b'{"task_idx": 2}', 400, "from 0 to 1"),
         ("/seed_session", b'{"task_idx": true}', 400, "from 0 to 1"),
-        ("/seed_session", b'{"task_id": "../one"}', 404, "no task"),
+        ("/seed_session", b'{"task_id": "../one"}', 404, "Unknown task"),
         ("/seed_session", b'{"task_id": "one", "seed": "x"}', 422, "'seed' must be an integer"),
-        ("/verify", b"{}", 404, "no such session"),
-        ("/look", b"{}", 404, "no such session"),
-        ("/step", b'{"env_id": 3}', 404, "no such session"),
+        ("/verify", b"{}", 404, "Unknown session"),
+        ("/look", b"{}", 404, "Unknown session"),
+        ("/step", b'{"env_id": 3}', 404, "Unknown session"),
         ("/aggregate_metrics", b'{"verify_responses": [1]}', 422, "list of objects"),
     ],
 )

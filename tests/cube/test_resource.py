@@ -244,7 +244,7 @@ def test_what_this_machine_cannot_provide_is_refused_in_one_sentence(resource, m
 def test_a_sandbox_that_nothing_provides_is_named():
     infra = LocalInfraConfig(sandbox="submarine")
     assert infra.capabilities() == set()
-    assert "'submarine'; known:" in infra.refusal(DockerImageConfig(name="db", image="x"))
+    assert "'submarine'; available:" in infra.refusal(DockerImageConfig(name="db", image="x"))
     assert InfraConfig.model_validate_json(infra.model_dump_json()) == infra
 
 

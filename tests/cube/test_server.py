@@ -84,10 +84,10 @@ def test_errors_reach_the_client_as_errors_and_the_server_goes_on(client):
         client.rpc("cube/step")
     client.reset()
     for action, reason in (
-        (Action(name="fly"), "There is no action 'fly'; available: add, decrement, increment, read."),
+        (Action(name="fly"), "Unknown action 'fly'; available: add, decrement, increment, read."),
         (Action(name="add"), "'amount' is missing"),
         (Action(name="add", arguments={"amount": 1.5}), "'amount' must be an integer, not 1.5"),
-        (Action(name="read", arguments={"more": 1}), "there is no argument"),
+        (Action(name="read", arguments={"more": 1}), "unknown argument"),
     ):
         for send in (client.tools_call, client.step, lambda one: client.step([Action(name="increment"), one])):
             with pytest.raises(RpcError, match=reason) as caught:

@@ -138,7 +138,7 @@ def test_where_the_stop_is_not_accepted_a_tool_may_have_an_action_of_that_name()
 
     live = LedgerTask(metadata=TaskMetadata(id="t"), tool_config=StoppingConfig(), accept_agent_stop=False)
     assert texts(live.step(STOP)) == ["signed", "(seen)"]
-    assert "there is no argument" in texts(live.step(Action(name="final_step", arguments={"now": 1})))[0]
+    assert "unknown argument" in texts(live.step(Action(name="final_step", arguments={"now": 1})))[0]
 
 
 def test_an_error_of_the_tool_ends_the_task_and_is_still_evaluated():
@@ -152,8 +152,8 @@ def test_an_error_of_the_tool_ends_the_task_and_is_still_evaluated():
 @pytest.mark.parametrize(
     ("action", "answer"),
     [
-        (Action(name="fly"), "There is no action 'fly'; available: fail, write."),
-        (Action(name="wr\u0456te"), "There is no action 'wr\\u0456te'; available: fail, write."),
+        (Action(name="fly"), "Unknown action 'fly'; available: fail, write."),
+        (Action(name="wr\u0456te"), "Unknown action 'wr\\u0456te'; available: fail, write."),
         (Action(name="write"), "Action 'write' was not executed: 'text' is missing."),
         (
             Action(name="write", arguments={"text": 3}),
@@ -161,7 +161,7 @@ def test_an_error_of_the_tool_ends_the_task_and_is_still_evaluated():
         ),
         (
             Action(name="write", arguments={"text": "a", "more": 1}),
-            "Action 'write' was not executed: there is no argument \"more\"; it takes 'text'.",
+            "Action 'write' was not executed: unknown argument \"more\"; it takes 'text'.",
         ),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_toolbox_follows_its_tools_when_they_change():
         return "extra"
 
     def answers(name):
-        return "no action" not in box.execute_action(Action(name=name)).contents[0].data
+        return "Unknown action" not in box.execute_action(Action(name=name)).contents[0].data
 
     desk, lamp = Desk(), Lamp()
     box = Toolbox([desk, lamp])
@@ -214,7 +214,7 @@ def test_only_actions_can_be_called_and_a_call_of_anything_else_is_answered_with
         desk.get_action_method(Action(name=name))
     answer = desk.execute_action(Action(id="c", name=name))
     assert [(content.data, content.tool_call_id) for content in answer.contents] == [
-        (f"There is no action {name!a}; available: fail, give.", "c")
+        (f"Unknown action {name!a}; available: fail, give.", "c")
     ]
     assert desk.log == []
 
@@ -228,7 +228,7 @@ def test_a_toolbox_joins_tools():
     assert box.find_tool(ToolboxConfig) is None
     box.reset()
     assert desk.log == ["reset"]
-    unknown = Observation.from_text("There is no action 'fly'; available: fail, give, switch.")
+    unknown = Observation.from_text("Unknown action 'fly'; available: fail, give, switch.")
     assert box.execute_action(Action(name="fly")) == unknown
 
 
@@ -305,7 +305,7 @@ def test_async_tools_and_toolboxes_behave_as_the_others():
         failed = await box.execute_action(Action(name="fail"))
         for tool in (box, box.tools[0]):
             unknown = await tool.execute_action(Action(name="fly"))
-            assert unknown == Observation.from_text("There is no action 'fly'; available: fail, tune.")
+            assert unknown == Observation.from_text("Unknown action 'fly'; available: fail, tune.")
             unfit = await tool.execute_action(Action(name="tune", arguments={"station": 5}))
             assert "'station' must be a string, not 5" in unfit.contents[0].data
         await box.close()

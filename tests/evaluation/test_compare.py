@@ -134,7 +134,7 @@ def test_results_without_a_place_in_the_plan_are_left_out_and_counted(make_resul
     summary = job_summary(Job.find(tmp_path, "job"))
     assert [counted.result.key for counted in summary.counted] == ["new-a", "old-b"]
     assert (summary.statistics.mean_reward.value, summary.superseded) == (0.75, 3)
-    assert "3 results are of packages that have changed or are gone, and are left out" in list(summary_lines(summary))
+    assert "3 results are left out, because their packages have changed or are gone" in list(summary_lines(summary))
     other = make_job(tmp_path, "other", [make_result(name, 1.0) for name in ("a", "b", "gone")])
     assert compare("1", made, "2", other).only_second == ("gone",)
 

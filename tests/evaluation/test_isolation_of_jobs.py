@@ -73,7 +73,7 @@ def test_a_summary_says_how_many_rollouts_ran_at_which_rung(bench, write):
     assert summary["wider"] == {"checked": 0, "higher": 0}
     _, text = bench("eval", "show", "all")
     assert "isolation shared 2, system 2, open 2" in text
-    assert "OPEN: 2 rollouts verified in the agent's own box" in text
+    assert "OPEN: 2 rollouts verified in the agent's own sandbox" in text
 
 
 def test_rewards_that_a_wider_rung_would_raise_are_counted(bench, write, tmp_path):
@@ -83,7 +83,7 @@ def test_rewards_that_a_wider_rung_would_raise_are_counted(bench, write, tmp_pat
     summary = bench.job("lost", agent="script:agent.sh")
     assert (summary["mean_reward"]["value"], summary["wider"]) == (0.0, {"checked": 1, "higher": 1})
     _, text = bench("eval", "show", "lost")
-    assert "1 rollout scored below full with changes withheld; 1 would score more with them" in text
+    assert "1 rollout below full reward with changes withheld; 1 would score more with them" in text
 
 
 def test_the_isolation_of_the_user_is_kept_with_the_job(bench, write):

@@ -241,7 +241,7 @@ def test_packages_of_one_name_that_changed_places_keep_their_own_rollouts(tmp_pa
     shutil.rmtree(tmp_path / "tasks/y")
     _, report = rescore(tmp_path)
     assert [item["after"]["reward"] for item in report["rescored"]] == [0.5]
-    assert [item["reason"] for item in report["not_rescored"]] == ["Another package is at tasks/x/p now."]
+    assert [item["reason"] for item in report["not_rescored"]] == ["tasks/x/p now contains another package."]
 
 
 def test_of_two_equal_packages_the_one_that_changed_is_scored_as_it_is_now(tmp_path):
@@ -280,12 +280,12 @@ def test_resuming_a_job_whose_package_changed_ends_well_and_leaves_the_earlier_r
     assert done.returncode == 0, done.stdout
     assert "2 of 2 rollouts scored, 2 tasks" in done.stdout
     assert "mean reward 0.625" in done.stdout
-    assert "1 result is of a package that has changed or is gone, and is left out" in done.stdout
+    assert "1 result is left out, because its package has changed or is gone" in done.stdout
     assert len(lines(tmp_path)) == 3
     shown = bench("eval", "show", "job", cwd=tmp_path)
     assert [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("t/")] == ["t/a", "t/b"]
     assert "mean reward 0.625" in shown.stdout
-    assert "1 result is of a package that has changed or is gone, and is left out" in shown.stdout
+    assert "1 result is left out, because its package has changed or is gone" in shown.stdout
     [listed] = json.loads(bench("eval", "list", "--json", cwd=tmp_path).stdout)["jobs"]
     assert (listed["total"], listed["scored"], listed["state"]) == (2, 2, "finished")
 

@@ -110,11 +110,11 @@ def test_a_job_waits_while_its_machine_keeps_failing_and_every_rollout_is_scored
             text=True,
         ) as job:
             told = next(line for line in job.stderr if line.startswith("The machine keeps failing"))
-            assert "No space left on device. Nothing new starts for 5 s, then one rollout." in told
+            assert "No space left on device. No new rollouts for 5 s; then one is tried." in told
             grow("64m")
             output, rest = job.communicate()
     assert job.returncode == 0, rest
-    assert "A rollout has started: the job continues." in rest
+    assert "A rollout has started; the job continues." in rest
     assert json.loads(output)["scored"] == 12
 
 

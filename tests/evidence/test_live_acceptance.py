@@ -105,7 +105,7 @@ async def test_a_command_that_fails_is_a_failed_run_without_a_reward(package, ch
     assert codes(report) == ["live-case-failed"]
     run = json.loads((folder / REPORT).read_bytes())["runs"][0]
     assert (run["reward"], run["status"], run["diagnostic_code"]) == (None, "failed", "setup_command_failed")
-    assert "exit code 3" in run["error"]
+    assert "exited with code 3" in run["error"]
 
 
 async def test_a_verifier_that_never_ends_is_a_failed_run(package, checked):

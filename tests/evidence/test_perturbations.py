@@ -74,7 +74,7 @@ async def test_where_verification_is_not_pure_every_perturbation_has_a_run_of_it
     verifier = 'if [ -z "$SEED" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
     found = await of(make_package("verifier:\n  isolation: open\n", verifier=verifier), backend, ("seed", "user"))
     assert [(case.name, case.rewards) for case in found.cases.values()] == [("seed", (0.0, 0.0))]
-    assert found.not_applied == {"user": "the verifier runs in the agent's own box"}
+    assert found.not_applied == {"user": "the verifier runs in the agent's own sandbox"}
 
 
 async def test_a_verifier_of_the_whole_system_is_not_expected_to_do_without_root(make_package, backend):

@@ -78,7 +78,7 @@ def test_a_task_gets_its_container_from_the_infrastructure_and_ends_it_once(infr
     assert isinstance(tool, ContainerTerminalTool)
     assert tool.bash("id -un; pwd") == "root\n/tmp"
     assert tool.bash("echo out; echo err >&2; exit 3") == "out\nerr\n[exit_code: 3]"
-    assert tool.bash("sleep 100", timeout=0.2) == "[error] The command was ended after 0.2 s.\n[exit_code: 124]"
+    assert tool.bash("sleep 100", timeout=0.2) == "[error] The command was stopped after 0.2 s.\n[exit_code: 124]"
     long = tool.bash("printf %0100d 7")
     assert long.startswith("0" * 40 + "\n[… 20 characters left out …]")
     assert len(tool.bash_unlimited("printf %0100d 7")) == 100
@@ -149,12 +149,12 @@ def test_a_launch_script_serves_many_tasks_at_once_without_an_engine(infra, port
     [
         ("docker compose up -d", "`docker compose` is not supported without a container engine.*sandbox='docker'"),
         ("docker run -d --privileged host true", "--privileged` is not supported"),
-        ("exit 7", "ended with exit code 7"),
+        ("exit 7", "exited with code 7"),
         ("docker run -d -v pages:/x host sleep 9", "the volume 'pages' of two containers"),
         ("docker inspect web", "without --format"),
         (
             "docker run -d --name broken host sh -c 'echo cannot; exit 4'; sleep 0.5",
-            "broken ended with exit code 4: can",
+            "broken exited with code 4: can",
         ),
         ("docker run -d no-such-image-here sleep 9", "no-such-image-here"),
     ],
@@ -299,7 +299,7 @@ def test_containers_of_an_engine_are_found_and_removed_after_a_kill(infra, engin
     with docker.launch(DockerServiceConfig(name="s", launch_script=script)) as handle:
         assert len(listed(handle.run_id)) == 2
     assert listed(handle.run_id) == []
-    with pytest.raises(ContainerLaunchError, match="exit code 9"):
+    with pytest.raises(ContainerLaunchError, match="with code 9"):
         docker.launch(DockerServiceConfig(name="s", launch_script=f"{script}; echo $CUBE_LAUNCH_ID; exit 9"))
     assert subprocess.run(["docker", "ps", "-aq"], env=env, capture_output=True, text=True).stdout == ""
 

@@ -105,7 +105,7 @@ def test_a_step_that_cannot_begin_leaves_no_score(gym, package):
     one = gym(package(**{"steps/two/workdir/setup.sh": "echo broken; exit 3\n"}))
     one.reset()
     one.bash("touch one.txt")
-    with pytest.raises(UnscoredError, match="environment/setup-failed.*step two: .*ended with exit code 3. broken"):
+    with pytest.raises(UnscoredError, match="environment/setup-failed.*step two: .*exited with code 3. broken"):
         one.act("next_step")
 
 

@@ -64,14 +64,14 @@ async def test_one_that_goes_into_the_background_has_not_failed(start):
 
 
 async def test_one_that_fails_is_an_error_with_its_last_lines(start):
-    with pytest.raises(EnvironmentFailure, match=r"(?s)entry point.*exit code 3.*no database") as caught:
+    with pytest.raises(EnvironmentFailure, match=r"(?s)entry point.*with code 3.*no database") as caught:
         await start("echo no database >&2; exit 3")
     assert caught.value.code == "entrypoint-failed"
 
 
 async def test_a_failure_ends_the_wait_for_the_healthcheck(start):
     check = "HEALTHCHECK --interval=50ms --retries=100000 CMD false"
-    with pytest.raises(EnvironmentFailure, match=r"exit code 4"):
+    with pytest.raises(EnvironmentFailure, match=r"with code 4"):
         await start("sleep 0.3; exit 4", check)
 
 

@@ -173,7 +173,7 @@ async def test_an_invalid_package_is_refused(make_package):
 
 
 async def test_an_unknown_sandbox_is_wrong_usage(make_package):
-    with pytest.raises(UsageError, match="choose one of local, docker, podman"):
+    with pytest.raises(UsageError, match="available: local, docker, podman"):
         await Environment.from_task(make_package(), sandbox="nonsense")
 
 

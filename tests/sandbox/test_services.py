@@ -141,7 +141,7 @@ async def test_a_service_that_ends_early_is_an_error_with_its_last_lines(sandbox
     with pytest.raises(EnvironmentFailure, match="no such disk") as caught:
         await services.start()
     assert caught.value.code == "service-failed"
-    assert "exit code 3" in str(caught.value)
+    assert "with code 3" in str(caught.value)
 
 
 @pytest.mark.anyio

@@ -77,7 +77,7 @@ def test_arguments_that_no_action_of_a_cube_takes_are_refused_and_its_episode_co
 
     extra, unfit, fine = agent(mcp, play)
     assert (extra.is_error, unfit.is_error, fine.is_error) == (True, True, False)
-    assert "there is no argument" in extra.content[0].text
+    assert "unknown argument" in extra.content[0].text
     assert fine.content[0].text == "0"
 
 

@@ -100,7 +100,7 @@ def test_an_end_without_a_score_is_null_with_its_reason(openenv):
         ({"type": "reset", "data": {"task": "a", "task_id": "b"}}, "VALIDATION_ERROR", "different tasks"),
         ({"type": "reset", "data": {"index": 99}}, "VALIDATION_ERROR", "no index 99"),
         ({"type": "reset", "data": {"split": "dev"}}, "VALIDATION_ERROR", "no split 'dev'"),
-        ({"type": "reset", "data": {"environment": "other"}}, "VALIDATION_ERROR", "no environment"),
+        ({"type": "reset", "data": {"environment": "other"}}, "VALIDATION_ERROR", "Unknown environment"),
         ({"type": "reset", "data": {"episode_id": "x" * 256}}, "VALIDATION_ERROR", "255"),
         ({"type": "step", "data": {"tool_name": "bash"}}, "EXECUTION_ERROR", "send a reset first"),
         ({"type": "step", "data": {"message": "hi"}}, "VALIDATION_ERROR", "no 'message'"),

@@ -39,7 +39,7 @@ def test_the_header_or_the_path_choose_the_environment_and_an_unknown_one_is_ref
     for path, headers in (("/splits", {"X-Deployment": "sett"}), ("/sett/splits", {})):
         answer = server.http.get(path, headers=headers)
         assert answer.status_code == 404
-        assert "There is no environment 'sett'; available: set, counter-cube." in answer.json()["detail"]
+        assert "Unknown environment 'sett'; available: set, counter-cube." in answer.json()["detail"]
 
 
 def test_a_placed_session_starts_nothing(server):
@@ -78,10 +78,10 @@ def test_an_episode_is_played_to_its_reward_and_then_nothing_counts(server):
 @pytest.mark.parametrize(
     ("name", "arguments", "reason", "words"),
     [
-        ("bahs", {}, "not_found", "There is no tool 'bahs'"),
+        ("bahs", {}, "not_found", "Unknown tool 'bahs'"),
         ("bash", {}, "input_validation", "the argument 'command' is missing"),
         ("bash", {"command": 1}, "input_validation", "must be of type string"),
-        ("bash", {"command": "true", "cwd": "/"}, "input_validation", "there is no argument 'cwd'"),
+        ("bash", {"command": "true", "cwd": "/"}, "input_validation", "unknown argument 'cwd'"),
         ("submit", {"message": ["x"]}, "input_validation", "must be of type string"),
     ],
 )

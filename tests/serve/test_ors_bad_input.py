@@ -34,13 +34,13 @@ SID = {"X-Session-ID": "s"}
         ("POST", "/create", b'{"task_spec": {"id": "set/plain"}, "split": "test"}', SID, 422, "either task_spec"),
         ("POST", "/create", b'{"task_spec": {"id": "../plain"}}', SID, 400, "no task with the id"),
         ("POST", "/create", b'{"task_spec": {"id": "set/plain", "digest": "x"}}', SID, 400, "it has changed"),
-        ("POST", "/create", b'{"env_name": "no", "split": "test", "index": 0}', SID, 404, "no environment"),
+        ("POST", "/create", b'{"env_name": "no", "split": "test", "index": 0}', SID, 404, "Unknown environment"),
         ("POST", "/create", b'{"split": "test", "index": 0}', {**SID, "X-Secrets": "%"}, 400, "base64"),
         ("POST", "/create", b'{"split": "test", "index": 0}', {"X-Session-ID": "x" * 300}, 400, "visible"),
-        ("POST", "/call", b'{"name": "bash"}', SID, 404, "no such session"),
-        ("GET", "/prompt", b"", {"X-Session-ID": "gone"}, 404, "no such session"),
+        ("POST", "/call", b'{"name": "bash"}', SID, 404, "Unknown session"),
+        ("GET", "/prompt", b"", {"X-Session-ID": "gone"}, 404, "Unknown session"),
         ("GET", "/call", b"", SID, 405, "not a method"),
-        ("GET", "/../../etc/passwd", b"", {}, 404, "no route"),
+        ("GET", "/../../etc/passwd", b"", {}, 404, "Unknown route"),
         ("GET", "/health", b"", {"Origin": "http://evil.example"}, 403, "web pages"),
         ("GET", "/health", b"", {"Host": "evil.example"}, 421, "loopback"),
     ],
@@ -66,7 +66,7 @@ def test_bodies_that_are_too_large_are_not_read(server):
 def test_a_session_begins_once_and_calls_need_an_object(server):
     sid = server.session()
     again = server.post("/create", sid, {"split": "test", "index": 0})
-    assert (again.status_code, "has begun already" in again.text) == (400, True)
+    assert (again.status_code, "has already begun" in again.text) == (400, True)
     for body in ({}, {"name": 3, "input": {}}, {"name": "bash", "input": []}):
         assert server.post("/call", sid, body).status_code == 422
     server.post("/delete", sid)

@@ -259,7 +259,7 @@ async def test_a_node_that_is_cut_off_from_its_driver_ends_its_episodes_by_itsel
         assert len(host._held) == 1
         await anyio.sleep(200)
         assert len(host._held) == 0
-        with pytest.raises(Attributed, match="no sign of life"):
+        with pytest.raises(Attributed, match="has not responded"):
             await episode.call("bash", DONE)
 
 

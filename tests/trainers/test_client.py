@@ -126,7 +126,7 @@ def test_what_is_wrong_is_one_sentence(client, served):
     with Client("http://127.0.0.1:9") as nobody, pytest.raises(ClientError, match="/splits"):
         nobody.tasks()
     with client.open(task(client, "set/plain")) as session:
-        with pytest.raises(CallRefused, match="There is no tool 'nope'"):
+        with pytest.raises(CallRefused, match="Unknown tool 'nope'"):
             session.call("nope")
         with pytest.raises(CallRefused, match="bash"):
             session.call("bash", wrong=1)

@@ -114,5 +114,5 @@ def test_a_task_of_a_lost_node_has_no_reward_and_can_be_spawned_again(on_nodes):
 
 def test_a_task_that_is_not_there_is_one_sentence(on_nodes):
     tasks, _ = on_nodes
-    with pytest.raises(UsageError, match="There is no task 'up-4'; available: .*Did you mean"):
+    with pytest.raises(UsageError, match="Unknown task 'up-4'; available: .*Did you mean"):
         tasks.spawn("up-4")

@@ -123,7 +123,7 @@ def test_tasks_are_dealt_to_environments_and_can_be_chosen(both, packages, engin
         assert "seed" not in infos
         _, infos = envs.reset(options={"tasks": ["set/two"] * 3})
         assert set(infos["task"]) == {"set/two"}
-        with pytest.raises(UsageError, match="no task 'set/nope'"):
+        with pytest.raises(UsageError, match="Unknown task 'set/nope'"):
             envs.reset(options={"tasks": ["set/nope"] * 3})
         with pytest.raises(UsageError, match="options of reset"):
             envs.reset(options={"task": 1})

@@ -56,10 +56,10 @@ async def test_without_accounts_numbers_are_compared():
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_service_that_the_agent_could_reach_is_noted_and_one_it_could_not_is_trouble(keeps):
     scope = SimpleNamespace(isolation=SimpleNamespace(keeps_processes=keeps))
-    reached = FailedService("db", "The service 'db' ended with exit code 1. Its last lines:\nsecret", True)
+    reached = FailedService("db", "The service 'db' exited with code 1. Its last lines:\nsecret", True)
     (note,) = judge_ended([reached], scope)
     assert (note.code, "secret" in note.message) == ("service-ended", False)
-    alone = [FailedService("worker", "The service 'worker' ended with exit code 1.", False)]
+    alone = [FailedService("worker", "The service 'worker' exited with code 1.", False)]
     if keeps:
         assert [note.code for note in judge_ended(alone, scope)] == ["service-ended"]
         return

@@ -42,7 +42,7 @@ async def test_a_state_that_breaks_the_verifier_is_scored_0_with_the_failure_quo
         assert found.verdict.reward == 0
         assert codes(found) == [BROKEN]
         assert "verifier/reward-missing" in found.diagnostics[0].message
-        assert "exit code 3" in found.diagnostics[0].message
+        assert "with code 3" in found.diagnostics[0].message
         assert (it.output / "reward.txt").read_text().strip() == "0.0"
 
 

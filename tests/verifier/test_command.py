@@ -39,7 +39,7 @@ def test_without_a_reward_it_ends_with_1_and_says_why(package, workspace):
     done = run(package(files={"verifier/test.sh": "#!/bin/sh\nexit 5\n"}), "--workspace", workspace)
     assert done.returncode == 1
     assert "verifier/reward-missing" in done.stdout
-    assert "exit code 5" in done.stdout
+    assert "with code 5" in done.stdout
 
 
 def test_what_was_not_carried_over_is_told(package, workspace):

@@ -70,7 +70,7 @@ async def test_without_a_reward_the_reason_names_the_exit_code_and_a_failed_inst
     script = "#!/bin/sh\necho 'error: Failed to fetch: secret-token-123'\nexit 9\n"
     async with bench(package(files={"verifier/test.sh": script})) as it:
         verdict = (await it.verify()).verdict
-        assert "exit code 9" in verdict.reason
+        assert "with code 9" in verdict.reason
         assert "could not install" in verdict.reason
         assert "secret-token" not in verdict.reason
 

@@ -49,7 +49,7 @@ async def test_a_service_that_dies_leaves_the_work_unscored(bench, served, mode)
         await it.agent(GONE, user="root")
         verdict = (await it.verify()).verdict
     assert (verdict.status, verdict.category, verdict.code) == ("unscored", "environment", "service-failed")
-    assert "web ended with exit code 3" in verdict.reason
+    assert "web exited with code 3" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ async def test_a_failing_interpreter_is_told_with_its_exit_code(bench, package, 
         found = await it.verify()
         assert found.exit_code
         assert (found.verdict.category, found.verdict.code) == ("verifier", "reward-missing")
-        assert f"exit code {found.exit_code}" in found.verdict.reason
+        assert f"with code {found.exit_code}" in found.verdict.reason
 
 
 async def test_a_box_that_is_lost_before_its_reward_is_read_is_trouble_of_the_sandbox(bench, package, monkeypatch):

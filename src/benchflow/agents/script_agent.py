@@ -108,7 +108,7 @@ def _read(path: Path) -> bytes:
 KIND: Final = AgentKind(
     AgentInfo(
         "script",
-        "Runs a shell script of this machine inside the sandbox.",
+        "Runs a local shell script inside the sandbox.",
         "process",
         argument="FILE",
         needs=("sh in the environment",),

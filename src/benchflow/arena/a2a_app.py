@@ -194,7 +194,7 @@ class _Handler:
         try:
             _require_version(request.headers.get("a2a-version"))
             if verb not in known:
-                raise Refused(-32601, f"There is no method {verb[:60]!r}.")
+                raise Refused(-32601, f"Unknown method {verb[:60]!r}.")
             return await self._do(verb, await self._body(request) if params is None else params, wire, request)
         except Refused as error:
             return wire.error(error)
@@ -303,7 +303,7 @@ class _Handler:
         task_id = params.get("id")
         found = self._tasks.find(task_id) if isinstance(task_id, str) else None
         if found is None:
-            raise Refused(-32001, "There is no such task.")
+            raise Refused(-32001, "Unknown task.")
         return found
 
     def _list(self, params: Mapping[str, Any], wire: _Wire) -> Response:
@@ -338,4 +338,4 @@ def _method(name: str, version: str | None) -> tuple[Version, str]:
         return _VERBS[name]
     if any(part in name for part in _UNSUPPORTED):
         raise Refused(-32004, f"{name[:60]} is not supported.")
-    raise Refused(-32601, f"There is no method {name[:60]!r}.")
+    raise Refused(-32601, f"Unknown method {name[:60]!r}.")

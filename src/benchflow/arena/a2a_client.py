@@ -269,7 +269,7 @@ class A2APeer:
         try:
             with exchange.guarded():
                 if answer.headers.get("content-encoding", "identity") != "identity":
-                    raise exchange.failure("protocol", "compresses its answers, which it was asked not to do")
+                    raise exchange.failure("protocol", "compresses its answers, although the request forbids it")
                 yield answer
         finally:
             with anyio.CancelScope(shield=True):

@@ -77,7 +77,7 @@ def read_request(
             raise Rejected(f"The role {role!r} has no participant; the game has {', '.join(game.roles)}.")
     for role, url in participants.items():
         if role not in game.roles:
-            raise Rejected(f"There is no role {role[:60]!r}; the game has {', '.join(game.roles)}.")
+            raise Rejected(f"Unknown role {role[:60]!r}; available: {', '.join(game.roles)}.")
         problem = plain_url(url) or refusal(url)
         if problem is not None:
             raise Rejected(f"The address of {role!r} {problem}.")
@@ -147,7 +147,7 @@ class BuiltinAssessor:
         except Rejected as error:
             return Reply.text(str(error), "rejected")
         if self.game.criteria and self._judge is None:
-            return Reply.text("The game has criteria for a judge, and there is none.", "failed")
+            return Reply.text("The game has criteria for a judge, but no judge.", "failed")
         seed = next(each for each in (request.seed, self.game.seed, secrets.randbelow(2**31)) if each is not None)
         play = begin(self.game, seed)
         await updates.status(f"The game begins: {', '.join(self.game.roles)}; seed {seed}.")

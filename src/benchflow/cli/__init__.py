@@ -26,20 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 COMMANDS = {
-    "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
+    "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score its work."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
-    "view": Lazy("benchflow.cli.rollouts.view_command:view", "Look at jobs in a browser."),
+    "view": Lazy("benchflow.cli.rollouts.view_command:view", "Show jobs in a browser."),
     "serve": Lazy(
         "benchflow.cli.serve:serve_group", "Serve packages, cubes and games to trainers, harnesses and agents."
     ),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "leaderboard": Lazy(
-        "benchflow.cli.leaderboard_files:leaderboard", "Publish results as one file, and check such files."
+        "benchflow.cli.leaderboard_files:leaderboard", "Publish results as one file, and verify published files."
     ),
-    "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
+    "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with a package's verifier."),
     "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
     "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
-    "cache": Lazy("benchflow.cli.cache:cache", "Show and free cached images, layers and packages."),
+    "cache": Lazy("benchflow.cli.cache:cache", "Show and prune cached images, layers and packages."),
     "images": Lazy("benchflow.cli.images:images", "Pull, register, list and remove images of the local sandbox."),
 }
 

@@ -54,9 +54,9 @@ def _models(info: AgentInfo) -> str:
         "none": "calls no models",
         "machine": "calls models from this machine",
         "gateway": f"calls models through the gateway{spoken}",
-        "variables": "calls models through the gateway if it reads the variables of providers, such as OPENAI_BASE_URL",
+        "variables": "calls models through the gateway if it reads provider variables such as OPENAI_BASE_URL",
     }
-    return ways.get(info.models or "", "may call models past the gateway")
+    return ways.get(info.models or "", "may bypass the gateway when it calls models")
 
 
 def _details(info: AgentInfo) -> list[str]:

@@ -89,7 +89,7 @@ def isolation_option(command: Command) -> Command:
         "--isolation",
         type=click.Choice(ISOLATIONS),
         metavar="VALUE",
-        help=f"What verifiers see of the agent's changes, instead of what packages declare: {', '.join(ISOLATIONS)}.",
+        help=f"Which of the agent's changes verifiers see, overriding the packages: {', '.join(ISOLATIONS)}.",
     )(command)
 
 

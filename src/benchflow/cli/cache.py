@@ -25,13 +25,13 @@ _SIZES: Final = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @click.group()
 def cache() -> None:
-    """Show and free cached images, layers and packages.
+    """Show and prune cached images, layers and packages.
 
     Kinds: images (layers of registered images; see `bench images remove`), layers (of environments built from
     Dockerfiles), userland (copies of this machine's userland and prepared users), proofs (of isolation), gains
-    (baseline and ceiling scores), downloads (the beginnings of blobs whose pull was interrupted), leftovers (of
-    builds and imports that were killed), packages (taken from bundles and registries, and where gym tasks were
-    listed), repositories (fetched for registries). Everything but images is made or fetched again when it is needed.
+    (baseline and ceiling scores), downloads (partial blobs of interrupted pulls), leftovers (of
+    killed builds and imports), packages (taken from bundles and registries, and where gym tasks were
+    listed), repositories (fetched for registries). Everything except images is recreated when needed.
     """
 
 
@@ -63,26 +63,28 @@ def show(as_json: bool) -> int:
     return GOOD
 
 
-@cache.command(short_help="Remove what can be made again.")
-@click.option("--older-than", metavar="AGE", help="Remove what was not used for this long: 12h, 30d, 2w.")
-@click.option("--max-size", metavar="SIZE", help="Remove what was used least recently until all fits: 500MB, 20GB.")
+@cache.command(short_help="Remove cached data that can be recreated.")
+@click.option("--older-than", metavar="AGE", help="Remove data not used for this long: 12h, 30d, 2w.")
+@click.option(
+    "--max-size", metavar="SIZE", help="Remove the least recently used data until the rest fits: 500MB, 20GB."
+)
 @click.option("--unused", is_flag=True, help="Remove everything that no registered image and no process needs.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Only this kind; may be repeated.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Only this kind; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @json_option
 def prune(
     older_than: str | None, max_size: str | None, unused: bool, kinds: tuple[str, ...], dry_run: bool, as_json: bool
 ) -> int:
-    """Remove what can be made again; keep layers of registered images, and what running processes use.
+    """Remove cached data that can be recreated, except layers of registered images and data that running processes use.
 
-    A layer is removed with everything that was built on it. Safe beside running sandboxes, builds and pulls.
+    A layer is removed together with everything built on it. Safe to run beside sandboxes, builds and pulls.
     """
     import anyio
 
     from benchflow.sandbox.images.cached_layers import KINDS, entries, prunable, remove
 
     if older_than is None and max_size is None and not unused:
-        raise UsageError("Say what to remove: --older-than AGE, --max-size SIZE or --unused.")
+        raise UsageError("Specify what to remove: --older-than AGE, --max-size SIZE or --unused.")
     if unused and (older_than is not None or max_size is not None):
         raise UsageError("--unused removes everything; leave out --older-than and --max-size.")
     before = None if older_than is None else time.time() - _number(older_than, _AGES, "--older-than", "30d")

@@ -78,7 +78,7 @@ def pull(names: tuple[str, ...], platform: str | None, as_json: bool) -> int:
     is_flag=False,
     flag_value="auto",
     metavar="[docker|podman]",
-    help="The image NAME of a container engine.",
+    help="The image NAME of this container engine.",
 )
 @click.option(
     "--recipe",
@@ -90,7 +90,7 @@ def pull(names: tuple[str, ...], platform: str | None, as_json: bool) -> int:
     "stands_for",
     multiple=True,
     metavar="PATTERN",
-    help="Of a recipe: the images that it replaces where they are not available, such as 'python:3.*'. Repeatable.",
+    help="With --recipe: images that it replaces if they are not available, such as 'python:3.*'; repeatable.",
 )
 @json_option
 def add(
@@ -105,11 +105,11 @@ def add(
 ) -> int:
     """Register an image as NAME, replacing any image of that name.
 
-    Give its source with exactly one of --rootfs, --oci, --debootstrap, --engine and --recipe. A recipe has a name of
-    its own, and stands for the images that public Dockerfiles name: they run on it as a substitute.
+    Give its source with exactly one of --rootfs, --oci, --debootstrap, --engine and --recipe. A recipe has its own
+    name, and is used as a substitute for images that public Dockerfiles name.
     """
     if stands_for and recipe is None:
-        raise UsageError("--as is an option of --recipe.")
+        raise UsageError("--as needs --recipe.")
     with _Progress() as progress:
         record = _registered(_chosen(name, rootfs, oci, debootstrap, engine, (recipe, stands_for), progress))
     if as_json:
@@ -117,7 +117,7 @@ def add(
     else:
         emit(f"{record.name}  {record.digest}  {size(record.size)}, {_layers(record)}")
         if record.stands_for:
-            emit(f"  stands for {', '.join(record.stands_for)}")
+            emit(f"  substitute for {', '.join(record.stands_for)}")
     return GOOD
 
 
@@ -170,7 +170,7 @@ def _chosen(
     ways: list[Add] = []
     if made is not None:
         if made not in recipes.RECIPES:
-            raise UsageError(f"Unknown recipe {made!r}; choose {', '.join(recipes.RECIPES)}.")
+            raise UsageError(f"Unknown recipe {made!r}; available: {', '.join(recipes.RECIPES)}.")
         ways.append(
             lambda registry: recipes.add_recipe(registry, made, given, stands_for=stands_for, on_progress=progress)
         )
@@ -183,7 +183,7 @@ def _chosen(
         ways.append(lambda registry: recipes.add_debian(registry, name, suite, source=source, on_progress=progress))
     if engine is not None:
         if engine not in (AUTO, *ENGINES):
-            raise UsageError(f"Unknown engine {engine!r}; choose {' or '.join(ENGINES)}.")
+            raise UsageError(f"Unknown engine {engine!r}; available: {', '.join(ENGINES)}.")
         ways.append(lambda registry: _add_from_engine(registry, name, engine))
     if len(ways) != 1:
         raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap, --engine and --recipe.")
@@ -247,7 +247,7 @@ def list_images(as_json: bool) -> int:
 def remove(names: tuple[str, ...], as_json: bool) -> int:
     """Remove images, and the layers that no other image and no running process uses.
 
-    Says what stays: layers of other images, layers in use, and environments that were built from Dockerfiles.
+    Reports what is kept: layers of other images, layers in use, and environments built from Dockerfiles.
     """
     import anyio
 

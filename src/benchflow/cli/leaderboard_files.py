@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group("leaderboard")
 def leaderboard() -> None:
-    """Publish results as one file, and check such files."""
+    """Publish results as one file, and verify published files."""
 
 
 @leaderboard.command(short_help="Write finished jobs into one file that others can verify.")
@@ -53,11 +53,9 @@ def export(jobs: tuple[str, ...], output: Path, sign: Path | None, jobs_dir: Pat
 
 @leaderboard.command(short_help="Check a leaderboard file offline.")
 @click.argument("file", type=PATH)
-@click.option(
-    "--packages", type=PATH, multiple=True, metavar="PATH", help="Compute verdicts again with these packages."
-)
+@click.option("--packages", type=PATH, multiple=True, metavar="PATH", help="Recompute verdicts with these packages.")
 @click.option("--all-verdicts", is_flag=True, help="With --packages: fail unless every verdict is confirmed.")
-@click.option("--sandbox", metavar="NAME", help="Where to compute verdicts; default: as the jobs were run.")
+@click.option("--sandbox", metavar="NAME", help="Sandbox for recomputing verdicts; default: that of the jobs.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 10_000),
@@ -79,8 +77,8 @@ def verify(
 ) -> int:
     """Check a leaderboard file offline: every byte, every statistic, and that no result was selected.
 
-    With --packages each verdict is computed again from the kept workspace; those that cannot be are listed with the
-    reason. Exits with 0 if everything is as the file states, otherwise with 1.
+    With --packages, recomputes each verdict from the kept workspace, and lists those that cannot be recomputed with
+    the reason. Exits with 0 if everything matches the file, otherwise with 1.
     """
     from benchflow.evidence.leaderboard.board_check import check_board
 

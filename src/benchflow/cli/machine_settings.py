@@ -19,7 +19,7 @@ def machine_settings_option(command: Command) -> Command:
         callback=lambda _ctx, _param, value: _export(value),
         help="Who may use this machine's settings for pip, uv, npm, apt, certificates and proxies: "
         "none, build, verify (builds and verifiers) or all (agents too). "
-        "Default: $BENCHCUBE_MACHINE_SETTINGS, else none.",
+        "Default: $BENCHCUBE_MACHINE_SETTINGS, or none.",
     )(command)
 
 

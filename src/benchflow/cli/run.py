@@ -52,31 +52,42 @@ _SAID: Final = {
 
 @click.command()
 @click.argument("package", metavar="PACKAGE", type=PATH)
-@click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
-@click.option("--model", metavar="MODEL", help="Model of the agent.")
+@click.option(
+    "--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="Agent to run; see `bench agents`."
+)
+@click.option("--model", metavar="MODEL", help="Model for the agent.")
 @participant_option
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Seed of the game of an arena; a seed in the package takes precedence.",
+    help="Seed for the game of an arena; a seed in the package takes precedence.",
 )
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option(
+    "--sandbox", default="auto", show_default=True, metavar="NAME", help="Sandbox to use; see `bench sandboxes`."
+)
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option
 @isolation_option
-@click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
+@click.option(
+    "--out",
+    default="jobs",
+    show_default=True,
+    type=PATH,
+    metavar="DIR",
+    help="Create the rollout folder below this folder.",
+)
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Replace the prompt; repeat for more turns.")
-@click.option("--timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the whole run.")
-@click.option("--agent-timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the agent.")
-@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
+@click.option("--timeout", type=_POSITIVE, metavar="SEC", help="Time limit for the whole run.")
+@click.option("--agent-timeout", type=_POSITIVE, metavar="SEC", help="Time limit for the agent.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps for a model agent.")
 @call_limit_options
 @replay_options
 @click.option("--workspace/--no-workspace", default=True, show_default=True, help="Keep the workspace for rescoring.")
 @json_option
 def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
-    """Run one agent on one package and score what it did.
+    """Run one agent on one package and score its work.
 
     PACKAGE is a folder, or FILE:PATH for a package in a bundle or a Harbor registry file.
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @click.option("--rollout", metavar="DIR", type=PATH, help="Rollout folder with evidence that the verifier declares.")
 @click.option("--strategy", metavar="NAME", help="Strategy of verifier.md to use instead of the default.")
 @click.option("--step", metavar="NAME", help="Step of a multi-step task to score.")
-@click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="See `bench sandboxes`.")
+@click.option(
+    "--sandbox", metavar="NAME", default="auto", show_default=True, help="Sandbox to use; see `bench sandboxes`."
+)
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option

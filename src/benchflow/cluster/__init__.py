@@ -1,4 +1,4 @@
-"""Host objects on other machines: the link to them, without a word about what they do there.
+"""Host objects on other machines, and the link to them; what they do there is up to the caller.
 
 A `Cluster` has nodes that come and go, and starts one host on each; a `Link` calls its methods. `RayCluster` is the one
 that ships, on an existing Ray cluster; `benchflow.testing` has one in this process.

@@ -77,7 +77,7 @@ def _require_listening(address: str) -> None:
     except (OSError, OverflowError) as error:
         _refuse(
             f"No Ray cluster answers at {address}: {getattr(error, 'strerror', None) or error}. Start one with "
-            "`ray start --head`, or give another --ray-address.",
+            "`ray start --head`, or use another --ray-address.",
             "no-cluster",
         )
 

@@ -1,6 +1,6 @@
 """Many rollouts: jobs, their store on disk, resume, rescore, statistics, comparison.
 
-Results themselves are `benchflow.record`'s. Names are loaded when they are used.
+The types of results are in `benchflow.record`. Names are imported on first use.
 """
 
 from __future__ import annotations

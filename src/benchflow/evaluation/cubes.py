@@ -172,7 +172,7 @@ def _require_policy(request: JobRequest, *, here: bool) -> None:
         known = [DEBUG, *policy_names()]
         first = f"Unknown agent '{request.agent}'" if error.code == "unknown-agent" else str(error).rstrip(".")
         near = did_you_mean(request.agent, known)
-        raise UsageError(f"{first}; cubes are played by {', '.join(known)}.{near}", code=error.code) from None
+        raise UsageError(f"{first}; agents that play cubes: {', '.join(known)}.{near}", code=error.code) from None
 
 
 def _policy(benchmark: str, task_id: str, request: JobRequest, models: Access | None) -> Policy:

@@ -52,7 +52,7 @@ def plan_job(
         raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
     tasks = chosen_tasks(found, request.choice)
     if not tasks:
-        raise UsageError(f"None of the {len(found)} tasks is left by --include and --exclude.", code="no-tasks")
+        raise UsageError(f"--include and --exclude leave none of the {len(found)} tasks.", code="no-tasks")
     check_line_ups(tasks, request)
     return sources, tasks
 

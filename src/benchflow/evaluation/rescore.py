@@ -199,7 +199,7 @@ class _Scorer:
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
         if not isinstance(item, RescoreItem):
-            raise TypeError("Only finished rollouts can be scored again.")
+            raise TypeError("Only finished rollouts can be rescored.")
         try:
             result = await self._packages.rescore(item.task.payload, RolloutFolder(folder), item.result, item.note)
         except NotRescoredError as error:
@@ -234,7 +234,7 @@ class _Known:
     def of(self, result: Result) -> TaskRef | str:
         """The package of a result, or why there is none."""
         if result.task.path.startswith(_CUBE):
-            return "It is a task of a cube, whose state is gone after the episode."
+            return "It is a task of a cube, which keeps no state after the episode."
         part = result.task
         there, same = self._by_path.get(part.path), self._by_id.get(part.id)
         if there is not None and (there.name, there.id.content_digest) == (part.name, part.content_digest):
@@ -248,7 +248,7 @@ class _Known:
         if there is not None and edited:
             return there
         if there is not None:
-            return f"Another package is at {part.path} now."
+            return f"{part.path} now contains another package."
         return "Its package is no longer in the sources of the job."
 
     def _paths_of(self, task: TaskRef) -> set[str]:

@@ -86,8 +86,8 @@ class JobStore(Job):
         found = Job.find(jobs_dir, name)
         if found.record.upgraded:
             message = (
-                f"Job '{found.folder.name}' was written by version 0.1 and can only be shown: what its results were "
-                "made from is hashed in another way now. Run it again under another name."
+                f"Job '{found.folder.name}' was written by version 0.1, which hashed its inputs differently: it can "
+                "only be shown. Run it again under another name."
             )
             raise UsageError(message, code="job-outdated")
         store = cls(found.folder, _locked(found.folder))
@@ -231,7 +231,7 @@ def require_holding(lock: Path, folder: Path) -> None:
 def _without_locks(folder: Path, how: str) -> UsageError:
     message = (
         f"{folder} is on a file system that {how}, so two processes could write the same job. Choose a folder of a "
-        "local disk with --jobs-dir; jobs of several machines are joined by `bench eval merge`."
+        "local disk with --jobs-dir; `bench eval merge` joins jobs of several machines."
     )
     return UsageError(message, code=NO_LOCKS)
 

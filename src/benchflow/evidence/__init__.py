@@ -1,1 +1,1 @@
-"""Evidence: packages are proven and audited by running them; results are packed so that a stranger can check them."""
+"""Evidence: prove and audit packages by running them, and publish results that others can check."""

@@ -178,7 +178,7 @@ def _judged(case: LiveCaseRecord, number: int, trial: Trial, staged: _Staged | N
     if agent.timed_out or agent.exit_code not in (0, None):
         who = "oracle" if _by_oracle(case, staged) else "command"
         code = "oracle_failed" if who == "oracle" else "setup_command_failed"
-        how = "exceeded its time limit" if agent.timed_out else f"ended with the exit code {agent.exit_code}"
+        how = "exceeded its time limit" if agent.timed_out else f"exited with code {agent.exit_code}"
         return replace(run, error=f"The {who} {how}.", diagnostic_code=code)
     reward = trial.reward
     if reward is None or not 0 <= reward <= 1:

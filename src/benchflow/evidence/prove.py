@@ -326,7 +326,7 @@ def _runs(reward: float | None, error: ErrorRecord | None) -> _Runs:
 
 def _undecided(report: CaseReport) -> Issue:
     why = report.reasons[0] if report.reasons else "not scored"
-    message = f"The case '{report.name}' has no result, which is not the fault of the package ({why}); run it again."
+    message = f"The case '{report.name}' has no result, for a reason outside the package ({why}); run it again."
     return Issue("case-undecided", "warning", "", message)
 
 

@@ -20,7 +20,7 @@ MOST_UPPER_95: Final = 0.05
 EXAMINATIONS: Final[Mapping[str, str]] = {
     "exploit-audit": "no exploit family was tried",
     "human-baseline": "no score of a person is recorded",
-    "instruction-review": "nobody reviewed whether the verifier tests what the instruction asks",
+    "instruction-review": "no one reviewed whether the verifier tests what the instruction asks",
     "judge-agreement": "the agreement of the judge with itself was not measured",
     "network-off": "the verifier was not run without a network",
     "perturbations": "the verifier was not run in another time zone, locale or clock, or as another user",

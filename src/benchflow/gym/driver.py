@@ -226,8 +226,8 @@ class ActionDriver:
         if what is not None:
             path = "verifier.isolation"
             message = (
-                f"{path}: with `open` the verifier needs {what} in its own box, which cannot be copied, and in a gym a "
-                "copy is verified; score the package by a rollout, or declare a stricter isolation."
+                f"{path}: with `open` the verifier needs {what} in its own sandbox, which cannot be copied, but a gym "
+                "verifies a copy; score the package by a rollout, or declare a stricter isolation."
             )
             raise UnsupportedError(message, code="live-state", path=path)
 

@@ -153,7 +153,7 @@ async def _make_folders(sandbox: Sandbox, folders: list[str]) -> None:
         result = await sandbox.exec(["mkdir", "-p", "-m", "777", "--", *folders], user="root", cwd="/", timeout=60)
         if not result.ok:
             said = result.stderr.decode(errors="replace").strip()
-            raise EnvironmentFailure(f"The folders of volumes cannot be made: {said}", code="mount-missing")
+            raise EnvironmentFailure(f"The folders of volumes cannot be created: {said}", code="mount-missing")
 
 
 def _plan(config: ServiceContainerConfig, spec: SandboxSpec) -> ServicesPlan:

@@ -1,4 +1,4 @@
-"""Language models over the network: one client for agents, judges and simulated users, and the gateway of boxes.
+"""Language models over the network: one client for agents, judges and simulated users, and the gateway for sandboxes.
 
 Names are imported on first use.
 """

@@ -1,1 +1,1 @@
-"""Environments that others serve over the Open Reward Standard: a client, and imports. Needs the extra `serve`."""
+"""Environments on other servers over the Open Reward Standard: a client, and imports. Needs the extra `serve`."""

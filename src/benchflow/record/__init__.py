@@ -1,6 +1,6 @@
-"""What is written down: the types of identity, results, trajectories and jobs, and their readers.
+"""Records: the types of identity, results, trajectories and jobs, and their readers.
 
-Everything that shows or compares runs reads through this package. Names are imported on first use.
+All code that shows or compares runs reads through this package. Names are imported on first use.
 """
 
 from __future__ import annotations

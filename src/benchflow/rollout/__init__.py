@@ -1,6 +1,6 @@
 """One agent on one task: plan, environment, agent, freeze, verify, record.
 
-Names are loaded when they are used, so that reading records costs nothing of what running needs.
+Names are imported on first use, so that reading records does not load what only running needs.
 """
 
 from __future__ import annotations

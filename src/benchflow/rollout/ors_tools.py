@@ -103,9 +103,7 @@ async def ors_tools(
         async with OrsClient(declared.url, token) as client:
             spec = await client.task(declared.environment, declared.split, declared.index)
             if spec_digest(spec) != declared.spec_digest:
-                message = (
-                    "benchflow.ors.spec_digest: the server gives another specification for this task; import it again."
-                )
+                message = "benchflow.ors.spec_digest: the server returns another specification; import the task again."
                 raise EnvironmentFailure(message, code="ors-changed", path="benchflow.ors.spec_digest")
             async with client.session(declared.environment, spec) as session:
                 await session.prompt()

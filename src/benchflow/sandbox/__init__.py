@@ -1,7 +1,7 @@
 """Where agents and verifiers run: one protocol, several backends.
 
-The names below are what a backend of your own is written with; see "Write your own backend" in the page on sandboxes.
-They are imported when they are first used.
+Use the names below to write your own backend; see "Write your own backend" in the page on sandboxes.
+They are imported on first use.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class RunningEntrypoint(RunningServices):
             raise await self.failed(_NAME, code)
 
     async def failed(self, name: str, code: int) -> EnvironmentFailure:
-        how = "was killed" if code < 0 else f"ended with exit code {code}"
+        how = "was killed" if code < 0 else f"exited with code {code}"
         words = " ".join(self.plan.services[0].command)
         message = f"The entry point of the image {how}: `{words}`.{await self.last_lines(name)}"
         return EnvironmentFailure(message, code="entrypoint-failed", path="environment")

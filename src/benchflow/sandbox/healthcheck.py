@@ -71,9 +71,7 @@ async def wait_healthy(
 def _unhealthy(check: Healthcheck, result: ExecResult, attempts: int, waited: float) -> EnvironmentFailure:
     command = check.command if isinstance(check.command, str) else " ".join(check.command)
     how = (
-        f"exceeded its limit of {check.timeout_sec:g} s"
-        if result.timed_out
-        else f"ended with exit code {result.exit_code}"
+        f"exceeded its limit of {check.timeout_sec:g} s" if result.timed_out else f"exited with code {result.exit_code}"
     )
     output = (result.stdout + result.stderr).decode(errors="replace").strip().splitlines()
     last = f" Its last line: {output[-1][:300]}" if output else ""

@@ -31,7 +31,7 @@ OF_THE_FILE: Final = frozenset({NO_SUCH_FILE, "refused", "refused-file", "too-la
 
 NO_FORWARDING: Final = (
     "This sandbox cannot forward ports and sockets to a copy, which is how services are verified; use the sandbox "
-    "`local`, or verify in the agent's own box (`verifier.isolation: open`)."
+    "`local`, or verify in the agent's own sandbox (`verifier.isolation: open`)."
 )
 
 _OTHERS: Final = (

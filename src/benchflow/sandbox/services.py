@@ -200,7 +200,7 @@ class RunningServices:
     async def failure(self) -> EnvironmentFailure | None:
         """Why services that were ready are not up any more.
 
-        One that ended with exit code 0 has done its work as long as every probe still succeeds.
+        One that exited with code 0 has done its work as long as every probe still succeeds.
         """
         ended = await self.ended()
         name = next((name for name, code in ended.items() if code != 0), None)
@@ -219,7 +219,7 @@ class RunningServices:
         return {name: int(code) for code, _, name in lines if code.removeprefix("-").isdecimal()}
 
     async def failed(self, name: str, code: int) -> EnvironmentFailure:
-        how = "was killed" if code == _KILLED else f"ended with exit code {code}"
+        how = "was killed" if code == _KILLED else f"exited with code {code}"
         message = f"The service {name} {how}.{await self.last_lines(name)}"
         return EnvironmentFailure(message, code="service-failed", path="environment.services")
 

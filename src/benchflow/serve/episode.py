@@ -182,7 +182,7 @@ class Episode(ABC):
             raise CallRefused("not_begun", "The episode has not begun.")
         known = {tool.name: tool for tool in self.tools()}
         if name not in known:
-            raise CallRefused("not_found", f"There is no tool '{name[:100]}'; available: {', '.join(known)}.")
+            raise CallRefused("not_found", f"Unknown tool '{name[:100]}'; available: {', '.join(known)}.")
         schema = known[name].input_schema
         arguments = given_arguments(schema, arguments)
         wrong = wrong_arguments(schema, arguments)

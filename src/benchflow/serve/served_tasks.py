@@ -119,7 +119,7 @@ class ServedTasks:
         if wanted not in self.environments:
             known = ", ".join(self.environments)
             near = did_you_mean(wanted, self.environments)
-            raise UnknownTask(f"There is no environment '{name[:100]}'; available: {known}.{near}")
+            raise UnknownTask(f"Unknown environment '{name[:100]}'; available: {known}.{near}")
         return self.environments[wanted]
 
 

@@ -40,7 +40,9 @@ class ServerMetrics:
         lines = [
             *_metric("sessions", "gauge", "Sessions that are open.", self.open_sessions),
             *_metric("sessions_total", "counter", "Sessions that were opened.", self.sessions),
-            *_metric("sessions_reaped_total", "counter", "Sessions that ended because nobody used them.", self.reaped),
+            *_metric(
+                "sessions_reaped_total", "counter", "Sessions that were closed because they were idle.", self.reaped
+            ),
             *_metric("sessions_refused_total", "counter", "Sessions that were refused.", self.refused_sessions),
             *_metric("calls_total", "counter", "Calls of tools that were carried out.", self.calls),
             *_metric("calls_refused_total", "counter", "Calls of tools that were refused.", self.refused_calls),

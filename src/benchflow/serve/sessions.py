@@ -159,7 +159,7 @@ class Sessions:
         """
         known = self._known.get(sid) if sid is not None else None
         if known is not None and known.episode is not None:
-            raise SessionExists(f"The session '{known.id[:64]}' has begun already.")
+            raise SessionExists(f"The session '{known.id[:64]}' has already begun.")
         if self._live >= self._most:
             self.metrics.refused_sessions += 1
             raise NoRoom(f"There are {self._most} sessions, as many as this server may have; try again later.")
@@ -192,7 +192,9 @@ class Sessions:
         """The session of an id, which counts as use of it."""
         session = self._known.get(sid) if sid is not None else None
         if session is None:
-            raise UnknownSession("There is no such session: it was never created, was deleted, or ended unused.")
+            raise UnknownSession(
+                "Unknown session: it was never created, was deleted, or was closed because it was idle."
+            )
         session.used = time.monotonic()
         return session
 

@@ -25,7 +25,7 @@ def wrong_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     for name, value in arguments.items():
         if name not in properties:
             if schema.get("additionalProperties") is False:
-                return f"there is no argument '{name[:100]}'; available: {', '.join(properties) or 'none'}."
+                return f"unknown argument '{name[:100]}'; available: {', '.join(properties) or 'none'}."
             continue
         wanted = _kinds(properties[name])
         if wanted and not any(_KINDS[kind](value) for kind in wanted if kind in _KINDS):

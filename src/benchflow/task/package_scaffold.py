@@ -55,7 +55,7 @@ schema_version: "1.3"
 {chosen}task:
   name: {organisation}/{name}
   description: >-
-    [REPLACE: one sentence that describes the task to people who choose tasks]
+    [REPLACE: one sentence that describes the task]
 {settings}---
 [REPLACE: what the agent has to do; name each file it has to write; say nothing about scoring]
 """
@@ -110,7 +110,7 @@ verifier:
     reward_text: /logs/verifier/reward.txt
     reward_json: /logs/verifier/reward.json
 ---
-[REPLACE: what this verifier reads, and why an agent cannot cheat it]
+[REPLACE: what this verifier reads, and why an agent cannot cheat]
 """)
 
 

@@ -61,7 +61,7 @@ class UnsupportedTaskFeatureError(UnsupportedError):
 
     def __init__(self, features: tuple[UnsupportedTaskFeature, ...]) -> None:
         shown = "; ".join(f"{feature.path}: {feature.reason}" for feature in features)
-        super().__init__(f"sandbox {features[0].sandbox} cannot honour {shown}", path=features[0].path)
+        super().__init__(f"sandbox {features[0].sandbox} does not support {shown}", path=features[0].path)
         self.features = features
 
 
@@ -174,7 +174,7 @@ class _Gate:
         interaction = document.namespace.interaction
         participants = interaction.participants if interaction is not None else ()
         if not participants:
-            self.refuse("benchflow.interaction.participants", "an arena needs at least one role that takes part")
+            self.refuse("benchflow.interaction.participants", "an arena needs at least one participant")
         if "reward" in participants:
             self.refuse("benchflow.interaction.participants", "no role may be called reward, which results call theirs")
         assessor = interaction.assessor if interaction is not None else None
@@ -194,7 +194,7 @@ class _Gate:
         if policy is None:
             return
         if policy.backend is not None and policy.backend != self.sandbox:
-            self.refuse("benchflow.runtime_policy.backend", f"the package asks for {policy.backend}")
+            self.refuse("benchflow.runtime_policy.backend", f"the package requires {policy.backend}")
         for index, capability in enumerate(policy.required_capabilities):
             self.demand(f"benchflow.runtime_policy.required_capabilities[{index}]", capability)
 

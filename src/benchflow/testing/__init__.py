@@ -1,7 +1,7 @@
-"""Parts that ship for tests: a local model server, sandboxes without a machine, a cluster in one process, conformance
-of a sandbox backend.
+"""Tools for tests: a local model server, sandboxes without a machine, a cluster in one process, conformance checks for
+sandbox backends.
 
-The names below are imported when they are first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

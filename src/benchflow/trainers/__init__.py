@@ -1,9 +1,8 @@
 """Packages for trainers: Gymnasium environments, alone or many at once over machines, and a thin client.
 
-Importing this registers `benchcube/Package-v0` where Gymnasium is installed (extra `gymnasium`); given the name
-`benchflow.trainers:benchcube/Package-v0`, `gym.make` imports it. `make_vector` makes a vector of them. `client`, for
-packages that are served, needs nothing but the standard library and
-httpx, and may be copied into another project as it is.
+Importing this registers `benchcube/Package-v0` if Gymnasium is installed (extra `gymnasium`); given the name
+`benchflow.trainers:benchcube/Package-v0`, `gym.make` imports it. `make_vector` creates a vector of them. `client`, for
+served packages, needs only the standard library and httpx, and may be copied into another project.
 """
 
 from __future__ import annotations

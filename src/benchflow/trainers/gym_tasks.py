@@ -95,7 +95,7 @@ class GymTasks:
         if task_id not in self._known:
             known = ", ".join(list(self._known)[:20])
             near = did_you_mean(task_id, self._known)
-            raise UsageError(f"There is no task '{task_id}'; available: {known}.{near}", code="unknown-task")
+            raise UsageError(f"Unknown task '{task_id}'; available: {known}.{near}", code="unknown-task")
         try:
             place: Place = LOOP.run(self._opener.stage, self._known[task_id].seeded(seed))
         except Attributed as error:

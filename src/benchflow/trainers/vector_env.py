@@ -264,7 +264,7 @@ class EpisodeVectorEnv(VectorEnv[Observation, tuple[str, ...], np.ndarray[Any, A
         for name in names:
             if name not in self._by_id:
                 known = ", ".join(list(self._by_id)[:20])
-                raise UsageError(f"There is no task {str(name)[:100]!r}; available: {known}.", code="unknown-task")
+                raise UsageError(f"Unknown task {str(name)[:100]!r}; available: {known}.", code="unknown-task")
         return chosen, [self._by_id[name] for name in names]
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:

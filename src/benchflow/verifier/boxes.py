@@ -182,8 +182,8 @@ class BoxMaker:
         elif await self._is_live(service):
             if self.soft:
                 message = (
-                    "The verifier runs in the agent's own box (verifier.isolation: open), where a running agent would "
-                    "see its files; verify after the agent has ended, or declare a stricter isolation."
+                    "The verifier runs in the agent's own sandbox (verifier.isolation: open), where a running agent "
+                    "would see its files; verify after the agent has ended, or declare a stricter isolation."
                 )
                 raise UnsupportedError(message, code="live-state")
             async with self._live(service) as sandbox:
@@ -269,7 +269,7 @@ class BoxMaker:
         given = phase_settings("verify", network.mode, self.machine)
         if {mount.target for mount in given.mounts} <= {mount.target for mount in sandbox.spec.mounts}:
             return given.env
-        message = "The verifier runs in a box without this machine's settings; use --machine-settings all."
+        message = "The verifier runs in a sandbox without this machine's settings; use --machine-settings all."
         self.findings.add(Issue("no-machine-settings", "warning", "verifier.isolation", message))
         return {}
 
@@ -363,7 +363,7 @@ class BoxMaker:
         from benchflow.verifier.live_box import remove_hooks
 
         box = self.sandbox.service(service)
-        message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
+        message = "Verified in the agent's own sandbox, whose processes keep running and can affect the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
         if service == MAIN_SERVICE:
             rules = await survival_rules(self.environment, box, self.scope)

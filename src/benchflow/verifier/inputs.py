@@ -138,7 +138,9 @@ async def gather_folders(run: Run, paths: Iterable[str], target: Path) -> None:
     async with run.box() as box:
         for path in wanted:
             if not path.startswith("/") or below(path.rstrip("/") or "/", *SCOPE, "/logs") or path.strip("/") == "":
-                message = f"The input {path} must be the absolute path of a folder in the agent's box, outside /logs."
+                message = (
+                    f"The input {path} must be the absolute path of a folder in the agent's sandbox, outside /logs."
+                )
                 raise PackageError(message, code="unsafe-input", path="inputs")
             place = target / path.strip("/")
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -145,7 +145,7 @@ def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:
     if result.ok:
         return []
     said = " ".join(result.stderr.decode(errors="replace").split())[-_LAST_WORDS:]
-    message = f"The command ended with exit code {result.exit_code}{f': {said}' if said else '.'}"
+    message = f"The command exited with code {result.exit_code}{f': {said}' if said else '.'}"
     return [Issue("collect-failed", "warning", path, message)]
 
 

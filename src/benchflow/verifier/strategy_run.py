@@ -154,10 +154,10 @@ def missing_reward(run: Run, result: ExecResult) -> Iterator[None]:
     except RewardError as error:
         if error.code != "reward-missing" or not result.exit_code:
             raise
-        message = f"The verifier ended with exit code {result.exit_code} and left no reward.{_hint(result)}"
+        message = f"The verifier exited with code {result.exit_code} and left no reward.{_hint(result)}"
         raise RewardError(message, code=error.code) from error
     if result.exit_code:
-        message = f"The verifier left a reward but ended with exit code {result.exit_code}."
+        message = f"The verifier left a reward but exited with code {result.exit_code}."
         run.findings.add(Issue("verifier-exit", "warning", "", message))
 
 

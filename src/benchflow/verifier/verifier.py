@@ -382,7 +382,7 @@ def _not_applicable(scope: Scope, wanted: Perturbation, strategy: str) -> str | 
     if wanted.other_user and is_root(scope.user) and scope.config.user is not None:
         return "the verifier declares that it runs as root"
     if wanted.other_user and scope.isolation.rung == "open":
-        return "the verifier runs in the agent's own box"
+        return "the verifier runs in the agent's own sandbox"
     if wanted.other_user and scope.isolation.keeps_system:
         return "the verifier looks at the whole system, which belongs to root"
     return None

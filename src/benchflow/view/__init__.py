@@ -1,4 +1,4 @@
 """The web viewer: job folders in, pages for people out. It reads through `benchflow.record` and changes nothing.
 
-Pages are rendered on the server. Everything that an agent, a verifier or a file name says is untrusted text.
+Pages are rendered on the server. Text of agents, verifiers and file names is untrusted.
 """

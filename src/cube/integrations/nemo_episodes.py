@@ -97,7 +97,7 @@ class CubePlay:
                 raise Refusal(409, over_sentence(self._stage.episode.reason or "it has been scored"))
             offered = [action.name for action in await self._run(self.tools)]
             if name not in offered:
-                raise Refusal(404, f"There is no tool '{name[:100]}'; available: {', '.join(offered)}.")
+                raise Refusal(404, f"Unknown tool '{name[:100]}'; available: {', '.join(offered)}.")
             return await self._step(Action(name=name, arguments=arguments))
 
     async def verdict(self) -> Verdict:

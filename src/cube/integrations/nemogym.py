@@ -112,7 +112,7 @@ class CubeResourcesServer:
             limit = time.monotonic() - self._idle_sec
             for session_id, session in list(self._sessions.items()):
                 if not session.busy and session.used < limit:
-                    logger.warning("Closing an episode of '%s': its client is silent.", session.play.task_id)
+                    logger.warning("Closing an episode of '%s': its client is idle.", session.play.task_id)
                     await self._drop(session_id)
 
     async def _drop(self, session_id: str) -> None:
@@ -130,7 +130,7 @@ class CubeResourcesServer:
             raise Refusal(422, "'seed' must be an integer.")
         await self._drop(request.cookies.get(COOKIE, ""))
         if len(self._sessions) + self._beginning >= self._max_sessions:
-            raise Refusal(503, f"The server plays {self._max_sessions} episodes already, which is its limit.")
+            raise Refusal(503, f"The server plays {self._max_sessions} episodes, which is its limit.")
         self._beginning += 1
         try:
             play = await self._plays.begin(task_id, seed)
@@ -154,7 +154,7 @@ class CubeResourcesServer:
         task_id, index = body.get("task_id"), body.get("task_idx")
         if task_id is not None:
             if not isinstance(task_id, str) or task_id not in known:
-                raise Refusal(404, f"There is no task '{str(task_id)[:200]}'; GET /tasks lists them.")
+                raise Refusal(404, f"Unknown task '{str(task_id)[:200]}'; GET /tasks lists them.")
             return task_id
         if index is None and len(known) == 1:
             return known[0]
@@ -167,7 +167,7 @@ class CubeResourcesServer:
         session_id = body.get("env_id", request.cookies.get(COOKIE))
         session = self._sessions.get(session_id) if isinstance(session_id, str) else None
         if session is None or not isinstance(session_id, str):
-            raise Refusal(404, "There is no such session: begin one with /seed_session. Silent sessions are closed.")
+            raise Refusal(404, "Unknown session; start one with /seed_session. Idle sessions are closed.")
         return session_id, session
 
     async def _call(self, request: Request, body: dict[str, Any]) -> Response:
@@ -206,7 +206,7 @@ class CubeResourcesServer:
     def _unscored(self, body: Mapping[str, Any], about: Mapping[str, Any], verdict: Verdict) -> Response:
         reason = dict(verdict.unscored or {})
         if not self._mask_unscored:
-            sentence = f"The episode has no score, and none is invented: {reason.get('reason', 'no reason is known')}"
+            sentence = f"The episode has no score: {reason.get('reason', 'the reason is unknown')}"
             return _json({"error": sentence, "reward": None, "unscored": reason, **_limits(verdict)}, 500)
         marks = {FAILURE_CLASS: "unscored", "instance_config": {"mask_sample": True}}
         return _json({**body, **about, **marks, "reward": 0.0, "unscored": reason})

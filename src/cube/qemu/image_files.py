@@ -133,7 +133,7 @@ def _qemu_img(words: list[str], what: str) -> None:
         process.kill()
         process.wait()
     if process.returncode:
-        raise VMError(f"{what} cannot be made by qemu-img: {said.removeprefix('qemu-img: ')}.")
+        raise VMError(f"{what} cannot be created by qemu-img: {said.removeprefix('qemu-img: ')}.")
 
 
 @contextmanager

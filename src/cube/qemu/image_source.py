@@ -52,7 +52,7 @@ def local_path(source: str) -> Path | None:
     if parts.scheme == "file":
         return Path(urllib.parse.unquote(parts.path))
     if "://" in source:
-        raise VMError(f"The image '{source}' can be a path, or an address with http, https or file.")
+        raise VMError(f"The image '{source}' must be a path, or an http, https or file URL.")
     return Path(source).expanduser()
 
 
@@ -91,8 +91,8 @@ def fetch(source: str, source_hash: str | None, unfinished: Path) -> Path:
         except (OSError, HTTPException, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise VMError(
-                f"The image {source} cannot be downloaded: {reason}. What has arrived is kept, and provisioning again "
-                "resumes."
+                f"The image {source} cannot be downloaded: {reason}. The part that has arrived is kept; "
+                "provision again to resume."
             ) from error
     if expected is not None and (found := file_digest(path, expected[0])) != expected[1]:
         if path is unfinished:

@@ -39,7 +39,7 @@ class Monitor:
             try:
                 self._connection.sendall(json.dumps(request).encode() + b"\n")
             except OSError as error:
-                raise VMError(f"The machine cannot be asked for {command}: {error}.") from error
+                raise VMError(f"{command} cannot be sent to the machine: {error}.") from error
             while True:
                 answer = self._read()
                 if "error" in answer:

@@ -235,7 +235,7 @@ class DockerStandIn:
             for started in self._started.values():
                 if started.container.exit_code():
                     code, said = started.container.exit_code(), started.container.output().strip()[-1000:]
-                    return f"{started.name} ended with exit code {code}{f': {said}' if said else ''}"
+                    return f"{started.name} exited with code {code}{f': {said}' if said else ''}"
         return None
 
     def close(self) -> None:

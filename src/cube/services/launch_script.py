@@ -140,7 +140,7 @@ def _run(script: str, run_id: str, folder: Path) -> None:
     if code == 0:
         return
     said = log.read_text(encoding="utf-8", errors="replace").strip()[-_TAIL:]
-    how = f"ended with exit code {code}" if code is not None else f"exceeded its limit of {SCRIPT_SEC:g} s"
+    how = f"exited with code {code}" if code is not None else f"exceeded its limit of {SCRIPT_SEC:g} s"
     raise ContainerLaunchError(f"The launch script {how}.{f' Last output: {said}' if said else ''}")
 
 

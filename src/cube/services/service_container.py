@@ -67,7 +67,9 @@ def local_containers(sandbox: str, *, network: str, base_image: str | None) -> L
     entries = _entries()
     if sandbox not in entries:
         known = ", ".join(sorted(entries)) or "none"
-        raise ContainerLaunchError(f"Nothing installed launches containers in the sandbox '{sandbox}'; known: {known}.")
+        raise ContainerLaunchError(
+            f"No installed backend launches containers in the sandbox '{sandbox}'; available: {known}."
+        )
     try:
         make: Callable[..., LocalContainers] = entries[sandbox].load()
     except Exception as error:

@@ -35,7 +35,7 @@ class TerminalToolConfig(ToolConfig):
     def make(self, container: Container | None = None) -> ContainerTerminalTool:
         if container is None:
             raise ValueError(
-                "A terminal needs a container: the task has no container_config, or nobody launched it. Pass an "
+                "A terminal needs a container: the task has no container_config, or it was not launched. Pass an "
                 "infrastructure, make(infra=LocalInfraConfig()), or a container_backend."
             )
         return (FileTerminalTool if self.enable_file_actions else ContainerTerminalTool)(self, container)
@@ -64,7 +64,7 @@ class ContainerTerminalTool(Tool):
         result = self._container.exec(command, timeout=timeout, workdir=self._config.working_dir)
         text = "\n".join(part.rstrip("\n") for part in (result.stdout, result.stderr) if part)
         if result.exit_code == TIMED_OUT and timeout is not None:
-            text = f"{text}\n[error] The command was ended after {timeout:g} s."
+            text = f"{text}\n[error] The command was stopped after {timeout:g} s."
         return f"{text}\n[exit_code: {result.exit_code}]".lstrip("\n") if result.exit_code else text
 
     def read_file(self, path: str) -> str:
@@ -91,7 +91,7 @@ class ContainerTerminalTool(Tool):
     def _run(self, command: str) -> ExecResult:
         result = self._container.exec(command, timeout=_FILE_SEC, workdir=self._config.working_dir)
         if result.exit_code:
-            raise ContainerExecError(result.stderr.strip() or f"The command ended with exit code {result.exit_code}.")
+            raise ContainerExecError(result.stderr.strip() or f"The command exited with code {result.exit_code}.")
         return result
 
 

@@ -140,4 +140,6 @@ async def test_a_script_that_differs_on_a_node_is_not_run_there(tmp_path: Path) 
     assert refusal(demand, await find_facts("n", asked, tmp_path)) is None
     script.write_text("echo two")
     why = refusal(demand, await find_facts("n", asked, tmp_path))
-    assert why == f"cannot start an agent: its file of 'script:{script}' is not the same as where the job was started"
+    assert (
+        why == f"cannot start an agent: its file for 'script:{script}' differs from the one where the job was started"
+    )

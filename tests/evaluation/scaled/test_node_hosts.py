@@ -157,6 +157,6 @@ async def test_a_node_that_hears_nothing_of_its_driver_ends_its_rollouts(tmp_pat
     ordered = OrderedTask(task.id, task.path, task.digest, task.environment, task.roles, parcel.digest)
     host = NodeHost((request,), Asked(), lease_sec=1.0)
     await host.take(parcel.digest, 0, parcel.size, parcel.part(0))
-    with anyio.fail_after(60), pytest.raises(NodeLost, match="had not heard of the driver"):
+    with anyio.fail_after(60), pytest.raises(NodeLost, match="had not heard from the driver"):
         await host.run(Order("one", 0, "rollout", ordered, 1, WorkKey("key"), None))
     await host.close()

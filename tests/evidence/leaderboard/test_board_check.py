@@ -436,7 +436,7 @@ def test_the_best_of_several_tries_is_refused(make_finished, tmp_path):
 def test_a_try_after_a_failure_of_the_agent_is_refused(make_finished, tmp_path):
     job = make_finished(more=[lambda results: replace(results[1], outcome=CRASHED)])
     [problem] = refused([job], tmp_path)
-    assert "was run again after a failure of the agent (crashed)" in problem.message
+    assert "was rerun after a failure of the agent (crashed)" in problem.message
 
 
 def test_a_try_after_a_failure_of_the_machine_is_accounted_for(make_finished, exported):
@@ -485,7 +485,7 @@ def test_a_verdict_that_changed_when_it_was_scored_again_is_refused(make_finishe
     with job.places.results.open("ab") as stream:
         stream.write(json.dumps(again).encode() + b"\n")
     messages = {problem.message for problem in refused([type(job)(job.folder)], tmp_path)}
-    assert "r1 was scored 0.0 and, scored again, 1.0" in messages
+    assert "r1 was scored 0.0 and, rescored, 1.0" in messages
 
 
 def test_a_result_of_another_version_of_the_verifier_is_refused(make_finished, tmp_path):

@@ -158,7 +158,7 @@ async def test_a_service_that_dies_where_the_agent_cannot_reach_it_leaves_the_wo
         found = await Verifier(it, machine={}).verify(tmp_path / "after")
     if bench.backend.name == "local":
         assert (found.verdict.category, found.verdict.code) == ("environment", "service-failed")
-        assert "'worker' ended with exit code 3. Its last lines: tired" in found.verdict.reason
+        assert "'worker' exited with code 3. Its last lines: tired" in found.verdict.reason
     else:
         assert [note.code for note in found.diagnostics] == ["service-ended"]
 

@@ -288,7 +288,7 @@ async def test_an_entry_point_runs_before_the_agent_and_git_trusts_folders_of_th
         assert found.entrypoint.log == b"done\n"
         assert found.services is None
     (package / "environment/Dockerfile").write_text(dockerfile("echo no database; exit 3"))
-    with pytest.raises(EnvironmentFailure, match=r"(?s)entry point.*exit code 3.*no database"):
+    with pytest.raises(EnvironmentFailure, match=r"(?s)entry point.*with code 3.*no database"):
         await Environment.from_task(package, sandbox=bench.backend)
 
 

@@ -376,7 +376,7 @@ async def test_a_failed_command_says_instruction_line_and_last_lines(build, play
     error = caught.value
     assert (error.code, error.file, error.line, error.category) == ("build-failed", "Dockerfile", 4, "environment")
     assert "RUN false || exit 100" in str(error)
-    assert "exit code 100" in str(error)
+    assert "with code 100" in str(error)
     assert "a line of output" in str(error)
     assert list((store.root / "tmp").iterdir()) == []
     player.exit_code = 0

@@ -149,7 +149,7 @@ async def test_a_failed_command_shows_its_last_lines_and_leaves_nothing(backend,
         await backend.build(context, **OFFLINE)
     text = str(caught.value)
     assert text.startswith("Dockerfile line 2: RUN seq 1000;")
-    assert "exit code 7" in text
+    assert "with code 7" in text
     assert text.endswith("it went wrong")
     assert "\n1000\n" in text
     assert "\n100\n" not in text

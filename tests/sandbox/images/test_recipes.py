@@ -101,8 +101,8 @@ def test_progress_counts_within_a_phase_and_survives_torn_lines():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--recipe", "cobol"], "Unknown recipe 'cobol'; choose debian"),
-        (["x:1", "--debootstrap", "bookworm", "--as", "y:*"], "--as is an option of --recipe"),
+        (["--recipe", "cobol"], "Unknown recipe 'cobol'; available: debian"),
+        (["x:1", "--debootstrap", "bookworm", "--as", "y:*"], "--as needs --recipe"),
         (["--rootfs", "x"], "Give the image a NAME"),
         (["x:1", "--recipe", "python", "--debootstrap", "bookworm"], "exactly one of"),
     ],

@@ -35,7 +35,7 @@ def served(root: Path, bench: str, sandbox: str, base_image: str | None) -> str:
     atexit.register(_end, process)
     line = process.stdout.readline() if process.stdout is not None else ""
     if not line:
-        raise RuntimeError(f"`{' '.join(command)}` ended with exit code {process.wait()}.")
+        raise RuntimeError(f"`{' '.join(command)}` exited with code {process.wait()}.")
     address = json.loads(line)
     os.environ[_own_variable(address["url"])] = address["token"] or ""  # the tool servers of rollouts inherit it
     return str(address["url"])
@@ -63,6 +63,6 @@ def oracle_reward(folder: str, bench: str, sandbox: str, base_image: str | None,
     command += ["--base-image", base_image] if base_image is not None else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
-        raise RuntimeError(done.stderr.strip() or f"`bench run` ended with exit code {done.returncode}.")
+        raise RuntimeError(done.stderr.strip() or f"`bench run` exited with code {done.returncode}.")
     reward = json.loads(done.stdout)["reward"]
     return None if reward is None else float(reward)

@@ -341,7 +341,7 @@ class Watch:
             return Cut("timeout", "it reached its time limit", self._timeout)
         idle = limits.idle_timeout_sec
         if idle is not None and not self._client.busy and now - self._client.last_sign >= idle:
-            return Cut("timeout", f"it was silent for {idle:g} s", idle)
+            return Cut("timeout", f"it sent nothing for {idle:g} s", idle)
         if limits.max_steps is not None and turn.tool_calls > limits.max_steps:
             return Cut("max_steps", f"it made more than {limits.max_steps} tool calls", limits.max_steps)
         if limits.max_cost_usd is not None and (turn.cost_usd or 0.0) > limits.max_cost_usd:

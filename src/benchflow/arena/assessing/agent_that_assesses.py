@@ -74,12 +74,12 @@ class AssessorTools(RemoteTools):
                 self.finished = True
                 self.verdict = {"winner": arguments.get("winner"), "rewards": arguments.get("rewards")}
                 return "the game is over", True
-        return f"error: there is no tool {name[:60]!r}.", False
+        return f"error: unknown tool {name[:60]!r}.", False
 
     async def _send(self, role: str, text: str) -> tuple[str, bool]:
         peer = self._peers.get(role)
         if peer is None:
-            return f"error: there is no participant {role[:60]!r}; there are {', '.join(self._peers)}.", False
+            return f"error: unknown participant {role[:60]!r}; available: {', '.join(self._peers)}.", False
         try:
             answer = await peer.ask(text, context_id=self._contexts[role])
         except PeerFailure as error:

@@ -192,7 +192,7 @@ class ToolWorld:
         if self._bytes[role] > MAX_ARGUMENTS:
             return f"error: the arguments of all calls have more than {MAX_ARGUMENTS} bytes.", False
         if server is None:
-            text, ok = f"error: there is no tool {name[:100]!r}.", False
+            text, ok = f"error: unknown tool {name[:100]!r}.", False
         else:
             text, ok = await self._asked(server, role, name, arguments)
         seconds = round(time.monotonic() - began, 6)

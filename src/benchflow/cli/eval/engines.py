@@ -31,7 +31,7 @@ LOCAL: Final = "local"
 RAY: Final = "ray"
 DEFAULT_CONCURRENCY: Final = 4
 _ENDED: Final = (
-    "The job was ended from outside: its process was killed, or Ray ended it because the head of the cluster or "
+    "The job was stopped from outside: its process was killed, or Ray stopped it because the head of the cluster or "
     "the Ray node of this machine is gone."
 )
 _OF_JOBS: Final = {
@@ -76,7 +76,8 @@ def engine_options(command: Command) -> Command:
             "--concurrency",
             type=click.IntRange(1, 10_000),
             metavar="N",
-            help=f"Maximum number of concurrent rollouts; default: {DEFAULT_CONCURRENCY}, on a cluster its processors.",
+            help="Maximum number of concurrent rollouts; "
+            f"default: {DEFAULT_CONCURRENCY}; on a cluster, one per processor.",
         ),
         click.option(
             "--ray-address",

@@ -27,7 +27,7 @@ from benchflow.rollout.atif import export_atif
 def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool) -> int:
     """Export the trajectory of every result that counts, with its rewards, to OUT, a new or empty folder.
 
-    A rollout whose files are missing or damaged is named and left out; the command then exits with 1.
+    A rollout whose files are missing or damaged is reported and left out; the command then exits with 1.
     """
     found = Job.find(jobs_dir, job)
     rollouts = [rollout for rollout, _ in readable(found).results]

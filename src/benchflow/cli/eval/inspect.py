@@ -22,7 +22,7 @@ from benchflow.record.codec import plain
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 jobs_dir_option = click.option(
-    "--jobs-dir", type=PATH, metavar="DIR", default=DEFAULT_JOBS_DIR, show_default=True, help="Folder of the jobs."
+    "--jobs-dir", type=PATH, metavar="DIR", default=DEFAULT_JOBS_DIR, show_default=True, help="Folder with the jobs."
 )
 
 
@@ -37,7 +37,7 @@ def readable(job: AnyJob) -> AnyJob:
 @jobs_dir_option
 @json_option
 def list_command(jobs_dir: Path, as_json: bool) -> int:
-    """List the jobs of a folder."""
+    """List the jobs in a folder."""
     if jobs_dir.exists() and not jobs_dir.is_dir():
         raise UsageError(f"{jobs_dir} is not a folder.", code="not-a-folder")
     rows = [_row(jobs_dir, name) for name in list_jobs(jobs_dir)]
@@ -107,9 +107,9 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
 @click.command("compare")
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if a later job is clearly worse than the first.")
-@click.option("--same-digest", is_flag=True, help="Leave out tasks whose content differs between the jobs.")
+@click.option("--same-digest", is_flag=True, help="Skip tasks whose content differs between the jobs.")
 @click.option(
-    "--plot", type=PATH, metavar="FILE.svg", help="Also write a figure, of one job too. Needs the extra `plots`."
+    "--plot", type=PATH, metavar="FILE.svg", help="Also write a figure; one job is enough. Needs the extra `plots`."
 )
 @jobs_dir_option
 @json_option
@@ -121,10 +121,11 @@ def compare_command(
     jobs_dir: Path,
     as_json: bool,
 ) -> int:
-    """Compare jobs on the tasks that all have scored; exits with 1 if there are none.
+    """Compare jobs on the tasks that all of them have scored.
 
-    Two jobs are shown task by task, more as a table of models and agents, each with its paired difference to the
-    first. Tasks pair by name. One whose content differs between the jobs is marked `changed`.
+    Two jobs are compared task by task; more are shown as a table of models and agents, each with its paired
+    difference from the first. Tasks are paired by name, and marked `changed` if their content differs between the
+    jobs. Exits with 1 if the jobs have no scored task in common.
     """
     jobs = [(name, readable(Job.find(jobs_dir, name))) for name in names]
     if plot is not None:

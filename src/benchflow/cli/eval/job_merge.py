@@ -25,11 +25,11 @@ _LISTED: Final = 5
 @jobs_dir_option
 @json_option
 def merge_command(names: tuple[str, ...], name: str, jobs_dir: Path, as_json: bool) -> int:
-    """Merge jobs of one plan, such as its shards, into a new job. The jobs themselves are not changed.
+    """Merge jobs of one plan, such as its shards, into a new job. The source jobs are not changed.
 
-    JOB is a name below the jobs folder, or a path. Packages, agents, models and settings must be the same; where the
-    packages are may differ, and the merged job takes that from the first JOB. Shards may be missing: `bench eval
-    resume` runs the rest. Exits with 0 if every planned rollout was scored, otherwise with 1.
+    JOB is a name in the jobs folder, or a path. Packages, agents, models and settings must be the same. Paths of
+    packages may differ; the merged job uses those of the first JOB. If shards are missing, `bench eval resume` runs
+    the rest. Exits with 0 if every planned rollout was scored, otherwise with 1.
     """
     jobs = [Job.find(jobs_dir, each) for each in names]
     report = merge_jobs([readable(job) for job in jobs], jobs_dir, name)

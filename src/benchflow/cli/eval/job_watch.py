@@ -37,10 +37,10 @@ from benchflow.record.reading.live_rollouts import LiveResults, LiveRollout, Liv
 @jobs_dir_option
 @json_option
 def watch_command(job: str, interval: float, once: bool, jobs_dir: Path, as_json: bool) -> int:
-    """Watch a running job, also from another terminal, until it ends.
+    """Follow a running job until it ends; works from any terminal.
 
-    Shows the phase and the last action of each running rollout, and the tokens and the cost that its agent has
-    reported; for a job on a cluster also its nodes. With --json the state is printed once. Nothing is changed.
+    Shows the phase and the last action of each running rollout, and the tokens and cost that its agent has reported;
+    for a job on a cluster, also the nodes. With --json, prints the state once. Changes nothing.
     """
     found = Job.find(jobs_dir, job)
     live = LiveRollouts(found.folder)

@@ -31,10 +31,10 @@ _LISTED: Final = 20
 @jobs_dir_option
 @json_option
 def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -> int:
-    """Score the rollouts of a job again, with the current verifiers of their packages. No agent is run.
+    """Rescore the rollouts of a job with the current verifiers of their packages, without running any agent.
 
-    Earlier verdicts are kept; the newest counts. A rollout without a kept workspace keeps its verdict, and the reason
-    is shown. Exits with 0 if every rollout was scored, otherwise with 1.
+    Earlier verdicts are kept; the newest counts. A rollout whose workspace was not kept keeps its verdict, and the
+    reason is shown. Exits with 0 if every rollout was scored, otherwise with 1.
     """
     store = JobStore.open(jobs_dir, job)
     try:

@@ -65,7 +65,7 @@ building_option = click.option(
     metavar="N",
     default=2,
     show_default=True,
-    help="Maximum number of concurrent builds on a machine.",
+    help="Maximum number of concurrent builds per machine.",
 )
 
 
@@ -75,18 +75,18 @@ building_option = click.option(
 @click.option(
     "--agent", "agents", multiple=True, metavar="AGENT", help="Agent to run; repeat for several. See `bench agents`."
 )
-@click.option("--model", "models", multiple=True, metavar="MODEL", help="Model of the agents; repeat for several.")
+@click.option("--model", "models", multiple=True, metavar="MODEL", help="Model for the agents; repeat for several.")
 @participant_option
 @click.option(
-    "--rotate-roles", is_flag=True, help="One job in which the agents play every role of an arena against each other."
+    "--rotate-roles",
+    is_flag=True,
+    help="Run one job in which the agents play every role of an arena against each other.",
 )
 @click.option("--include", multiple=True, metavar="GLOB", help="Run only tasks whose name or path matches; repeatable.")
-@click.option(
-    "--exclude", multiple=True, metavar="GLOB", help="Leave out tasks whose name or path matches; repeatable."
-)
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Skip tasks whose name or path matches; repeatable.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Run only the first N tasks.")
-@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Run N tasks chosen at random, by --seed.")
-@click.option("--seed", type=int, metavar="S", default=0, show_default=True, help="Seed of --sample and of games.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Run N random tasks, chosen with --seed.")
+@click.option("--seed", type=int, metavar="S", default=0, show_default=True, help="Seed for --sample and for games.")
 @click.option(
     "--attempts",
     type=click.IntRange(1, 10_000),
@@ -98,12 +98,14 @@ building_option = click.option(
 @click.option("--shard", type=SHARD, metavar="I/N", help="Run part I of N of the plan; `bench eval merge` joins them.")
 @engine_options
 @building_option
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option(
+    "--sandbox", default="auto", show_default=True, metavar="NAME", help="Sandbox to use; see `bench sandboxes`."
+)
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option
 @isolation_option
-@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps for a model agent.")
 @call_limit_options
 @job_limit_options
 @click.option(
@@ -111,14 +113,14 @@ building_option = click.option(
     "timeout_sec",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SEC",
-    help="Time limit of a whole rollout.",
+    help="Time limit for a whole rollout.",
 )
 @click.option(
     "--agent-timeout",
     "agent_timeout_sec",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SEC",
-    help="Time limit of the agent.",
+    help="Time limit for the agent.",
 )
 @click.option(
     "--workspaces/--no-workspaces",
@@ -155,8 +157,8 @@ def run_command(
 ) -> int:
     """Run an agent on many tasks, or several agents and models, each combination as its own job.
 
-    In an arena the agent plays the first role, and the others are played as the package says or by --participant.
-    With --rotate-roles all agents are in one job, which rates them: each plays each role against each other agent.
+    In an arena, the agent plays the first role; the package or --participant assigns the others. With --rotate-roles,
+    all agents play in one job, each in every role against every other agent, and the job rates them.
 
     PATH is a package, a folder with packages, a bundle or Harbor registry file (FILE, FILE#SPLIT, FILE:PACKAGE,
     FILE@sha256:DIGEST to pin it), or cube:NAME for an installed cube.
@@ -246,7 +248,7 @@ def resume_command(
     jobs_dir: Path,
     as_json: bool,
 ) -> int:
-    """Resume a job: run what is missing, and what a transient failure left unscored."""
+    """Resume a job: run rollouts that are missing, and those that a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
     planned = _planned(request, engine)
@@ -276,7 +278,7 @@ def _refuse_unused(request: JobRequest) -> None:
     for player in request.agents:
         refuse_model(player.agent, player.model)
     if request.rotation and any(source.startswith(CUBE_PREFIX) for source in request.sources):
-        raise UsageError("--rotate-roles applies to packages only; run a cube as a job of its own.", code="cube-option")
+        raise UsageError("--rotate-roles applies to packages only; run the cube as a separate job.", code="cube-option")
     if all(source.startswith(CUBE_PREFIX) for source in request.sources):
         given = {
             "--sandbox": request.sandbox != "auto",

@@ -28,7 +28,7 @@ from benchflow.record.reading.rollout_story import RolloutStory, read_story
 @click.option("--task", metavar="NAME", help="Show the rollouts of this task; may contain * and ?.")
 @click.option("--failed", is_flag=True, help="Show the rollouts that are unscored or have a reward below 1.")
 @click.option("--last", is_flag=True, help="Show the rollout that finished last (of those selected).")
-@click.option("--full", is_flag=True, help="Show every text of a rollout in full.")
+@click.option("--full", is_flag=True, help="Do not shorten any text of a rollout.")
 @jobs_dir_option
 @json_option
 def show_command(
@@ -41,10 +41,10 @@ def show_command(
     jobs_dir: Path,
     as_json: bool,
 ) -> int:
-    """Show the results of a job, or single rollouts of it.
+    """Show the results of a job, or single rollouts.
 
-    JOB is a name below the jobs folder, or a path; also that of one rollout, as `bench run` writes it. Rollouts are
-    shown in the pager on a terminal: the prompt, the steps, what the verifier printed, why the reward is not 1.
+    JOB is a name in the jobs folder, or the path of a job or of a rollout that `bench run` wrote. For a rollout, shows
+    the prompt, the steps, the verifier's output and why the reward is not 1; on a terminal, in the pager.
     """
     alone = _single_rollout(jobs_dir, job)
     if alone is not None:

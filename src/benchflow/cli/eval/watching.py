@@ -74,14 +74,14 @@ class Watching(Observer):
         self.say(f"{self._name(item)}: {self.describe(item, result).rstrip('.')}; retried in {delay:g} s")
 
     def paused(self, result: Result, delay: float) -> None:
-        self._pause = f"paused: nothing new starts until one rollout does; next try in {delay:g} s or less"
+        self._pause = f"paused: no new rollouts until one starts; next try in {delay:g} s or less"
         reason = in_short(result.error.message).rstrip(".") if result.error is not None else ""
-        self.say(f"The machine keeps failing: {reason}. Nothing new starts for {delay:g} s, then one rollout.")
+        self.say(f"The machine keeps failing: {reason}. No new rollouts for {delay:g} s; then one is tried.")
         self._draw(force=True)
 
     def continued(self) -> None:
         self._pause = ""
-        self.say("A rollout has started: the job continues.")
+        self.say("A rollout has started; the job continues.")
         self._draw(force=True)
 
     def close(self) -> None:

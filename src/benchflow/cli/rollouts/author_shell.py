@@ -41,7 +41,9 @@ else echo none; fi
 
 @click.command()
 @package_path
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option(
+    "--sandbox", default="auto", show_default=True, metavar="NAME", help="Sandbox to use; see `bench sandboxes`."
+)
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @click.option("--user", metavar="NAME", help="User of the shell; default: the agent's.")
 @pull_option
@@ -49,8 +51,8 @@ else echo none; fi
 def shell(path: Path, sandbox: str, base_image: str | None, user: str | None, pull: str) -> int:
     """Open a shell in the environment of a package, in the agent's working folder and with its network policy.
 
-    Neither the verifier nor the oracle is in it. What is changed there is gone when the shell ends. Exits with the
-    code of the shell.
+    The environment contains neither the verifier nor the oracle. Changes are discarded when the shell exits. Exits
+    with the exit code of the shell.
     """
     import anyio
 
@@ -87,7 +89,7 @@ async def _interactive(environment: Environment, user: str | None) -> int:
     on = "" if base is None else f" on {base}"
     note(printable(f"Shell in a {environment.backend.name} sandbox{on}; it is removed when you exit."))
     if maker == "none":
-        note("The environment has neither `script` nor Python, so the shell has no terminal of its own.")
+        note("The environment has neither `script` nor Python, so the shell has no terminal.")
         return await _piped(sandbox, user, shell)
     term = {"TERM": os.environ.get("TERM", "xterm")}
     process = await sandbox.process(_on_terminal(shell, maker), user=user, env=term)

@@ -19,23 +19,23 @@ _COUNT: Final = click.IntRange(min=1)
 _AMOUNT: Final = click.FloatRange(min=0, min_open=True)
 _KEYS: Final = ("calls", "tokens", "cost_usd", "model_time")
 _LIMITS: Final[tuple[tuple[str, str, Any, str, str], ...]] = (
-    ("calls", "calls", _COUNT, "N", "model calls"),
-    ("tokens", "tokens", _COUNT, "N", "tokens, input and output together,"),
+    ("calls", "calls", _COUNT, "N", "number of model calls"),
+    ("tokens", "tokens", _COUNT, "N", "number of tokens (input and output)"),
     ("cost", "cost_usd", _AMOUNT, "USD", "model cost in US dollars"),
-    ("model-time", "model_time", _AMOUNT, "SEC", "time in model calls, added up,"),
+    ("model-time", "model_time", _AMOUNT, "SEC", "total time in model calls"),
 )
 
 
 def call_limit_options(command: Command) -> Command:
     """`--max-calls`, `--max-tokens`, `--max-cost`, `--max-model-time`, `--token-ids`: of one rollout."""
-    command = _limits(command, "", "of a rollout.")
-    text = "Ask servers of OpenAI's dialect for token ids and log-probabilities, and record them."
+    command = _limits(command, "", "per rollout.")
+    text = "Request token ids and log-probabilities from OpenAI-compatible servers, and record them."
     return click.option("--token-ids", is_flag=True, help=text)(command)
 
 
 def job_limit_options(command: Command) -> Command:
     """The same limits for all rollouts of a job together, and how many calls it makes at once."""
-    command = _limits(command, "job", "of the whole job; rollouts that are not begun then are left out.")
+    command = _limits(command, "job", "for the whole job; after that, no new rollouts start.")
     return _concurrent(command, "in all rollouts together")
 
 
@@ -45,9 +45,9 @@ def served_limit_options(command: Command) -> Command:
     There `--max-calls` counts the calls of tools; those of models are `--max-model-calls`.
     """
     command = _concurrent(command, "by judges and users of all episodes together")
-    whole = "of judges and users of all episodes; those that are not begun then are refused."
+    whole = "for judges and users in all episodes; after that, new episodes are refused."
     command = _limits(command, "server", whole, calls="model-calls")
-    return _limits(command, "", "of an episode, for its judges and its user each.", calls="model-calls")
+    return _limits(command, "", "per episode, separately for its judges and its user.", calls="model-calls")
 
 
 def _limits(command: Command, scope: str, of: str, *, calls: str = "calls") -> Command:
@@ -61,7 +61,7 @@ def _limits(command: Command, scope: str, of: str, *, calls: str = "calls") -> C
 
 
 def _concurrent(command: Command, where: str) -> Command:
-    text = f"Maximum number of model calls at once, {where}; more wait."
+    text = f"Maximum number of concurrent model calls {where}; further calls wait."
     return click.option("--concurrent-calls", type=_COUNT, metavar="N", help=text)(command)
 
 
@@ -72,7 +72,7 @@ def replay_options(command: Command) -> Command:
         type=click.Choice(["strict", "loose"]),
         default="strict",
         show_default=True,
-        help="strict: a request that the rollout did not make is an error; loose: answers come by their order.",
+        help="strict: fail on a request that is not in the record; loose: answer in recorded order.",
     )(command)
     text = "Answer model calls from the record of another rollout; nothing is sent to a model."
     return click.option("--replay", type=PATH, metavar="JOB/ROLLOUT", help=text)(command)

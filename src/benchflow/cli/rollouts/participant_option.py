@@ -21,7 +21,7 @@ def participant_option(command: Command) -> Command:
         "participants",
         multiple=True,
         metavar="ROLE=AGENT|URL",
-        help="Who plays this role of an arena: an agent, or the URL of an A2A agent; repeatable.",
+        help="Agent, or URL of an A2A agent, that plays this role of an arena; repeatable.",
     )(command)
 
 

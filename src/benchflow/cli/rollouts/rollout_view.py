@@ -321,7 +321,7 @@ def _spent(result: Result) -> str:
 def _isolation(verifier: VerifierPart) -> str:
     rung, by = verifier.isolation.rung, verifier.isolation.chosen_by
     line = f"  isolation {rung} ({_CHOSEN_BY[by]})"
-    return style(f"{line}: what the agent left can act on the verifier", "yellow") if rung == "open" else line
+    return style(f"{line}: what the agent left behind can affect the verifier", "yellow") if rung == "open" else line
 
 
 def _notes(result: Result) -> list[str]:

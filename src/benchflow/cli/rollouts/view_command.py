@@ -20,7 +20,14 @@ _NEEDED: Final = ("jinja2", "markdown_it", "starlette", "uvicorn")
 
 @click.command()
 @click.argument("jobs_dir", metavar="[JOBS_DIR]", type=PATH, default=DEFAULT_JOBS_DIR)
-@click.option("--port", type=click.IntRange(0, 65535), default=8282, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    default=8282,
+    show_default=True,
+    help="Port; 0 for a free one.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option("--export", "target", type=PATH, metavar="FILE.html", help="Write one self-contained file instead.")
 @click.option("--job", metavar="JOB", help="The job to export.")
@@ -29,10 +36,10 @@ _NEEDED: Final = ("jinja2", "markdown_it", "starlette", "uvicorn")
 def view(
     jobs_dir: Path, port: int, host: str, target: Path | None, job: str | None, rollout: str | None, as_json: bool
 ) -> int:
-    """Look at the jobs of a folder in a browser; nothing is changed.
+    """Show the jobs in a folder in a browser, without changing them.
 
-    JOBS_DIR is a folder of jobs, one job, a job folder of Harbor, or a trajectory in ATIF. The viewer listens on this
-    machine only, unless --host names another address: it has no log-in, so everybody who reaches it sees everything.
+    JOBS_DIR is a folder with jobs, one job, a Harbor job folder, or an ATIF trajectory. The viewer has no log-in:
+    everybody who can reach it sees everything. It listens on this machine only, unless --host sets another address.
     """
     _require_extra()
     if target is None and (job or rollout):
@@ -52,7 +59,7 @@ def view(
         if as_json:
             emit_json({"protocol": "http", "url": url})
         else:
-            emit(printable(f"Viewing {jobs_dir} at {url} (Ctrl+C ends it)"))
+            emit(printable(f"Viewing {jobs_dir} at {url} (Ctrl+C to stop)"))
         if host not in ("127.0.0.1", "::1", "localhost"):
             note(f"warning: everybody who can reach {host} can read these jobs")
         if sys.stdout is not None:

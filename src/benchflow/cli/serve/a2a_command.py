@@ -25,20 +25,27 @@ if TYPE_CHECKING:
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", default=0, show_default=True, help="Port; 0 for a free one."
 )
-@click.option("--token-file", type=PATH, metavar="FILE", help="Use the token in this file, not a random one.")
+@click.option("--token-file", type=PATH, metavar="FILE", help="File with the token; default: a random token.")
 @click.option(
     "--agent-port", type=click.IntRange(0, 65535), metavar="N", default=0, show_default=True, help="Port of the agents."
 )
-@click.option("--agent-token-file", type=PATH, metavar="FILE", help="Use the token in this file for the agents.")
-@click.option("--no-token", is_flag=True, help="Let in everybody on this machine; on loopback only.")
+@click.option(
+    "--agent-token-file", type=PATH, metavar="FILE", help="File with the agents' token; default: a random token."
+)
+@click.option("--no-token", is_flag=True, help="Accept requests without a token; on loopback only.")
 @click.option(
     "--path", "where", metavar="PATH", help="Path of the assessor; default: / with a token, otherwise a random one."
 )
 @click.option(
-    "--allow-host", "hosts", multiple=True, metavar="HOST[:PORT]", help="Participants may be on this host; repeatable."
+    "--allow-host", "hosts", multiple=True, metavar="HOST[:PORT]", help="Allow participants on this host; repeatable."
 )
 @click.option(
-    "--max-games", type=click.IntRange(min=1), metavar="N", default=16, show_default=True, help="Games at one time."
+    "--max-games",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=16,
+    show_default=True,
+    help="Maximum number of concurrent games.",
 )
 @click.option(
     "--game-timeout",
@@ -46,7 +53,7 @@ if TYPE_CHECKING:
     default=3600.0,
     show_default=True,
     metavar="SEC",
-    help="Time limit of a game.",
+    help="Time limit for a game.",
 )
 @json_option
 def a2a(
@@ -66,8 +73,8 @@ def a2a(
     """Serve the assessor of an arena package over A2A, so that other people's agents can play its game.
 
     A client sends {"participants": {ROLE: URL}, "config": {"seed": N}} and reads the verdict from the artifact. The
-    assessor calls participants on this machine if it listens on loopback, and on hosts given with --allow-host; it
-    calls no other. Two ports with two tokens: the agents' port returns the rules of the game and nothing else.
+    assessor only calls participants on hosts given with --allow-host and, if it listens on loopback, on this machine.
+    There are two ports with separate tokens: the agents' port returns the rules of the game and nothing else.
     """
     require_arena()
     from benchflow.serve.a2a.reachable import Reachable, read_hosts
@@ -95,7 +102,7 @@ def a2a(
         words = [token_words(harness.token, token_file), token_words(agent.token, agent_token_file)]
         sentence = (
             f"Serving the assessor of {package.name} over A2A at {url} ({words[0]}); rules for agents at {agent.url}"
-            f" ({words[1]}); Ctrl+C ends it"
+            f" ({words[1]}); Ctrl+C to stop"
         )
         announce("a2a", sentence, fields, as_json=as_json)
 

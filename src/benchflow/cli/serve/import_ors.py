@@ -17,10 +17,12 @@ from benchflow.errors import UsageError
 @click.command("import-ors")
 @click.argument("url", metavar="URL")
 @click.argument("target", metavar="OUT", type=PATH)
-@click.option("--environment", metavar="NAME", help="The environment; default: the first of the server.")
-@click.option("--split", metavar="NAME", help="The split; default: the first of the environment.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Import at most the first N tasks.")
-@click.option("--token-env", metavar="NAME", help="Variable with the token; its name is written down, never its value.")
+@click.option("--environment", metavar="NAME", help="Environment to import; default: the first on the server.")
+@click.option("--split", metavar="NAME", help="Split to import; default: the first of the environment.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Import only the first N tasks.")
+@click.option(
+    "--token-env", metavar="NAME", help="Environment variable with the token; only its name is stored, never its value."
+)
 @json_option
 def import_ors(
     url: str,
@@ -33,8 +35,8 @@ def import_ors(
 ) -> int:
     """Write the tasks of an ORS environment at URL as packages below the folder OUT.
 
-    Each package is pinned to the specification that the server gave. Rollouts play it on the server: models get its
-    tools as functions, ACP agents as an MCP server, and its rewards are the score.
+    Each package is pinned to the specification that the server returned. Rollouts play it on the server: models get
+    its tools as functions, ACP agents as an MCP server, and its rewards are the score.
     """
     if find_spec("httpx") is None:
         from cube.extras import extra_command

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--task", "task_id", metavar="ID", help="Begin with this task; the only task needs no name.")
+@click.option("--task", "task_id", metavar="ID", help="Start with this task; not needed if there is only one.")
 @click.option(
     "--agent-port", type=click.IntRange(0, 65535), metavar="N", default=0, show_default=True, help="Port of the agent."
 )
-@click.option("--agent-token-file", type=PATH, metavar="FILE", help="Use the token in this file for the agent.")
+@click.option(
+    "--agent-token-file", type=PATH, metavar="FILE", help="File with the agent's token; default: a random token."
+)
 @serving_options
 def mcp(task_id: str | None, agent_port: int, agent_token_file: Path | None, **values: Any) -> int:
     """Serve a task over MCP to one agent: its tools, its objective, and submit.
 
-    Two ports with two tokens. The agent's speaks MCP and never tells a reward. The harness's speaks JSON-RPC:
-    cube/reset, cube/episode, cube/end. A single task begins at once; of several, --task or cube/reset names one.
+    There are two ports with separate tokens. The agent's port speaks MCP and never returns a reward. The harness's
+    port speaks JSON-RPC: cube/reset, cube/episode, cube/end. A single task starts at once; if there are several,
+    select one with --task or cube/reset.
     """
     options = ServingOptions(**values)
     opener = options.opener()

@@ -16,15 +16,15 @@ from benchflow.cli.serve.serving_options import ServingOptions, background, serv
     type=click.Choice(["error", "mask"]),
     default="error",
     show_default=True,
-    help="Answer an episode without a score with an error, or with a marked placeholder.",
+    help="For an episode without a score, return an error or a marked placeholder.",
 )
 @serving_options
 def nemo_gym(unscored: str, **values: Any) -> int:
-    """Serve packages and cubes as a resources server of NeMo Gym.
+    """Serve packages and cubes as a NeMo Gym resources server.
 
-    GET /rows is a dataset of all tasks. A reward of this protocol is a number: an episode without a score is answered
-    with status 500 and the reason, or with --unscored mask by 0.0 and the marks by which NeMo Gym and NeMo RL leave a
-    rollout out. Agents of NeMo Gym send the token as the password of the host: any:TOKEN@HOST.
+    GET /rows returns a dataset of all tasks. The protocol requires a number as the reward: for an episode without a
+    score, the server returns status 500 and the reason, or with --unscored mask, 0.0 and the marks that make NeMo Gym
+    and NeMo RL ignore the rollout. NeMo Gym agents send the token as the password in the host: any:TOKEN@HOST.
     """
     options = ServingOptions(**values)
     opener = options.opener()

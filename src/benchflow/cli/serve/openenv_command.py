@@ -13,7 +13,7 @@ from benchflow.cli.serve.serving_options import ServingOptions, background, serv
 @click.command()
 @serving_options
 def openenv(**values: Any) -> int:
-    """Serve packages and cubes to clients of OpenEnv: reset, step and state over a WebSocket.
+    """Serve packages and cubes to OpenEnv clients: reset, step and state over a WebSocket.
 
     Every PATH (a package, a folder above packages, a bundle) and every cube:NAME is one environment; the first is the
     default. A reset names a task, or its seed selects one. Clients send the token as a header, or in the URL:

@@ -39,30 +39,35 @@ _OPTIONS: Final = (
         show_default=True,
         help="Port; 0 for a free one.",
     ),
-    click.option("--token-file", type=PATH, metavar="FILE", help="Use the token in this file, not a random one."),
-    click.option("--no-token", is_flag=True, help="Let in everybody on this machine; on loopback only."),
-    click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where packages run."),
+    click.option("--token-file", type=PATH, metavar="FILE", help="File with the token; default: a random token."),
+    click.option("--no-token", is_flag=True, help="Accept requests without a token; on loopback only."),
+    click.option(
+        "--sandbox", default="auto", show_default=True, metavar="NAME", help="Sandbox to use; see `bench sandboxes`."
+    ),
     click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available."),
     click.option(
-        "--pull", type=click.Choice(["missing", "always", "never"]), default="missing", help="When to pull images."
+        "--pull",
+        type=click.Choice(["missing", "always", "never"]),
+        default="missing",
+        help="When to pull images from their registries.",
     ),
     click.option(
         "--isolation",
         type=click.Choice(ISOLATIONS),
         metavar="VALUE",
-        help="What verifiers see, instead of what packages declare.",
+        help="Which of the agent's changes verifiers see, overriding the packages.",
     ),
     click.option(
         "--agent-timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SEC",
-        help="Time limit of a step, instead of the package's.",
+        help="Time limit for a step, overriding the package's.",
     ),
     click.option(
         "--max-calls",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Maximum tool calls of an episode, which is then scored.",
+        help="Maximum number of tool calls per episode; the episode is then scored.",
     ),
     click.option("--records", type=PATH, metavar="DIR", help="Record the model calls of judges and users in DIR."),
     served_limit_options,
@@ -72,7 +77,7 @@ _OPTIONS: Final = (
         metavar="N",
         default=256,
         show_default=True,
-        help="Maximum number of episodes at once.",
+        help="Maximum number of concurrent episodes.",
     ),
     click.option(
         "--reap-after",
@@ -80,14 +85,14 @@ _OPTIONS: Final = (
         default=900.0,
         show_default=True,
         metavar="SEC",
-        help="End sessions that have not been used for this long.",
+        help="Close sessions that have been idle for this long.",
     ),
     click.option(
         "--engine",
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Play episodes here, or on the nodes of a Ray cluster.",
+        help="Run episodes on this machine, or on the nodes of a Ray cluster.",
     ),
     click.option(
         "--ray-address",
@@ -182,7 +187,7 @@ class ServingOptions:
 
         def say() -> None:
             names, words = ", ".join(opener.tasks.environments), token_words(port.token, self.token_file)
-            sentence = f"Serving {names} {how} at {port.url} ({words}; Ctrl+C ends it)"
+            sentence = f"Serving {names} {how} at {port.url} ({words}; Ctrl+C to stop)"
             announce(protocol, sentence, {"url": port.url, "token": port.token}, as_json=self.as_json)
 
         return say

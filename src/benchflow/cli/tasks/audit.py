@@ -60,8 +60,10 @@ def _list_families(context: click.Context, _option: click.Parameter, wanted: boo
     callback=_list_families,
     help="Print the families and exit.",
 )
-@click.option("--family", "families", multiple=True, metavar="NAME", help="Try only this family; may be repeated.")
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option("--family", "families", multiple=True, metavar="NAME", help="Try only this family; repeatable.")
+@click.option(
+    "--sandbox", default="auto", show_default=True, metavar="NAME", help="Sandbox to use; see `bench sandboxes`."
+)
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 @click.option("--name", metavar="TEXT", help="Name of the benchmark.")
 @click.option("--version", metavar="TEXT", help="Version of the benchmark.")
 @click.option("--license", metavar="TEXT", help="Licence of the benchmark, such as Apache-2.0.")
-@click.option("--description", metavar="TEXT", help="What the benchmark is about.")
-@click.option(
-    "--split", "splits", multiple=True, metavar="NAME=PATTERN,...", help="Packages of a split; may be repeated."
-)
+@click.option("--description", metavar="TEXT", help="Description of the benchmark.")
+@click.option("--split", "splits", multiple=True, metavar="NAME=PATTERN,...", help="Packages of a split; repeatable.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @json_option
 def bundle(
@@ -44,11 +42,11 @@ def bundle(
     as_json: bool,
     **texts: str | None,
 ) -> int:
-    """Write packages into one file with one digest.
+    """Bundle packages into one file with one digest.
 
-    Each PATH is a package or a folder above packages. The same packages give the same bytes on every machine. Files
-    beside packages that belong to them, such as profiles, are included. Every command that takes a PATH takes the
-    file, too: FILE is all of it, FILE:PATH one package, FILE#NAME a split, and FILE@DIGEST pins it.
+    Each PATH is a package or a folder above packages. Files beside packages that belong to them, such as profiles, are
+    included. The same packages produce the same bytes on every machine. Every command that takes a PATH also takes the
+    file: FILE is all of it, FILE:PATH one package, FILE#NAME a split, and FILE@sha256:DIGEST pins it.
     """
     from benchflow.task.bundles.bundle_writing import make_index, write_bundle
 

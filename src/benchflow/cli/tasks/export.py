@@ -31,12 +31,12 @@ _WORDS = {"target-refuses": "the target refuses it"}
     type=click.Choice(_TARGETS),
     default="harbor",
     show_default=True,
-    help="harbor: the split layout; native: every byte as it is; scenario: an arena for AgentBeats.",
+    help="harbor: the split layout; native: an exact copy; scenario: an arena for AgentBeats.",
 )
 @click.option(
     "--dataset", metavar="NAME@VERSION", help="Also write OUT/registry.json, a Harbor registry of this dataset."
 )
-@click.option("--git-url", metavar="URL", help="Make OUT a Git commit, and let the registry name it at this address.")
+@click.option("--git-url", metavar="URL", help="Commit OUT to Git; the registry refers to the commit at this URL.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--report-only", is_flag=True, help="Write nothing; report what would be lost.")
 @json_option
@@ -50,12 +50,12 @@ def export(
     report_only: bool,
     as_json: bool,
 ) -> int:
-    """Write the package PATH to the folder OUT, in the split layout or as it is.
+    """Export the package PATH to the folder OUT, in another layout or unchanged.
 
     PATH may be a folder above packages, or a file with packages: each is then written to the same relative path
     below OUT. With --target native, packages are copied byte for byte, which also unpacks a bundle.
-    With --dataset, OUT is a Harbor dataset with its registry file; push the commit that --git-url makes.
-    What the target cannot express is reported as a loss and recorded in compatibility/export-report.json.
+    With --dataset, OUT is a Harbor dataset with its registry file; push the commit that --git-url creates.
+    Anything that the target cannot express is reported as a loss and recorded in compatibility/export-report.json.
     A package that the target cannot load or run is reported as refused, and the command exits with 1.
     """
     if out is None and not report_only:
@@ -78,7 +78,7 @@ def export(
         if good:
             _write_registry(out, dataset, git_url, [_place(out, path, package, below=True) for package in found])
         else:
-            note(f"{REGISTRY} was not written: a dataset holds only tasks that the target can run")
+            note(f"{REGISTRY} was not written: a dataset may contain only tasks that the target can run")
     return GOOD if good and not collisions else FAILED
 
 

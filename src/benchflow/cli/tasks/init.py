@@ -21,14 +21,14 @@ from benchflow.errors import UsageError
 def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -> None:
     """Create a new package in the folder NAME.
 
-    Fill in its placeholders; 'bench tasks check NAME' lists those that are left.
+    Fill in the placeholders; `bench tasks check NAME` lists those that remain.
     """
     from benchflow.files.atomic import staged_folder
     from benchflow.task.document.authoring import PRESETS
     from benchflow.task.package_scaffold import MARKER, scaffold_package
 
     if preset is not None and preset not in PRESETS:
-        raise UsageError(f"unknown preset '{preset}'; choose one of {', '.join(PRESETS)}", code="unknown-preset")
+        raise UsageError(f"unknown preset '{preset}'; available: {', '.join(PRESETS)}", code="unknown-preset")
     files = scaffold_package(name, organisation=org, preset=preset)
     target = folder / name
     if folder.exists() and not folder.is_dir():

@@ -21,7 +21,9 @@ _STATUSES = ("migrated", "skipped", "failed")
 
 @click.command()
 @package_paths
-@click.option("--remove-legacy", is_flag=True, help="Remove the split files and give the folders their native names.")
+@click.option(
+    "--remove-legacy", is_flag=True, help="Remove the split files and rename the folders to their native names."
+)
 @json_option
 def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
     """Convert split packages (task.toml, instruction.md) to task.md packages.

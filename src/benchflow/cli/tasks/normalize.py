@@ -23,7 +23,7 @@ from benchflow.errors import Issue, PackageError, UsageError
 def normalize(path: Path, write: bool, output: Path | None, as_json: bool) -> int:
     """Expand presets and print task.md in canonical form.
 
-    Without --write or -o the document is printed to stdout. The prompts of an agent never change.
+    Without --write or -o, the document is printed to stdout. Agent prompts never change.
     """
     if write and output is not None:
         raise UsageError("--write and -o cannot be combined", code="usage")

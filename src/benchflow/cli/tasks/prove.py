@@ -56,27 +56,33 @@ class _Request:
     "--reruns",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How often the oracle's result is verified. Default: 60, or 10 where each costs a rollout or a judge.",
+    help="How often to verify the oracle's result; default: 60, or 10 if each time takes a rollout or a judge.",
 )
 @click.option("--report-only", is_flag=True, help="Write nothing into the packages.")
-@click.option("--no-audit", is_flag=True, help="Do not try to score without solving (see `bench tasks audit`).")
+@click.option("--no-audit", is_flag=True, help="Skip the audit (see `bench tasks audit`).")
 @click.option("--declare", is_flag=True, help="Also write the evidence block into task.md.")
 @click.option("--fresh", is_flag=True, help="Run everything again, even if the evidence of a package is current.")
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option(
+    "--sandbox", default="auto", show_default=True, metavar="NAME", help="Sandbox to use; see `bench sandboxes`."
+)
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option
 @isolation_option
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Packages at a time. Default: one per processor."
+    "--concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum number of concurrent packages; default: the number of processors.",
 )
 @json_option
 def prove(paths: tuple[Path, ...], as_json: bool, **options: Any) -> int:
-    """Run what shows that packages are sound, and write the evidence.
+    """Test that packages are sound, and write the evidence.
 
-    The oracle must score full, every time its result is verified. Doing nothing, known cheats and partial solutions
-    must stay within their bounds, and no family of exploits may score. The evidence is written below evidence/ of each
-    package, bound to its content: what did not change is not run again. Exits with 1 if a package is not proven.
+    The oracle must get the full score each time its result is verified. Doing nothing, known cheats and partial
+    solutions must stay within their bounds, and no family of exploits may score. The evidence is written to evidence/
+    in each package and bound to its content: parts that did not change are not run again. Exits with 1 if a package is
+    not proven.
     """
     if options["report_only"] and options["declare"]:
         raise UsageError("--declare writes into task.md; leave out --report-only", code="options-contradict")

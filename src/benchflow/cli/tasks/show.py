@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def show(path: Path, sandbox: str | None, as_json: bool) -> int:
     """Show what a package will run, or what a bundle contains.
 
-    With --json: the whole package as data, with its effective configuration. Private facts are not included.
+    With --json, prints the whole package as data, with its effective configuration but without private facts.
     """
     from benchflow.task.bundles.package_files import open_named
     from benchflow.task.checks import check_package, require_sandbox

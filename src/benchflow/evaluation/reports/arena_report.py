@@ -64,7 +64,7 @@ def rating_cell(rating: Rating) -> str:
 def arena_notes(arena: ArenaStatistics) -> Iterator[str]:
     """What a reader of the ratings has to know."""
     if len(arena.groups) > 1:
-        yield f"The {len(arena.groups)} groups of players never met: their ratings cannot be compared."
+        yield f"The {len(arena.groups)} groups of players never met, so their ratings cannot be compared."
     if any(rating.value is None for group in arena.groups for rating in group.ratings):
         yield "A player that always won, or always lost, against those that ratings start from has only a bound."
     if arena.groups and arena.uneven:

@@ -46,9 +46,9 @@ def summary_lines(job: Summary, places: JobPlaces | None = None, *, width: int |
     yield from _isolation_lines(summary)
     yield from _substitute_lines(job.counted)
     if job.superseded == 1:
-        yield "1 result is of a package that has changed or is gone, and is left out"
+        yield "1 result is left out, because its package has changed or is gone"
     elif job.superseded:
-        yield f"{job.superseded} results are of packages that have changed or are gone, and are left out"
+        yield f"{job.superseded} results are left out, because their packages have changed or are gone"
     if job.shard is not None:
         ratings = " and ratings" if summary.arena is not None else ""
         yield f"statistics{ratings} are of shard {job.shard} only; to join the shards of a plan: bench eval merge"
@@ -64,10 +64,10 @@ def _isolation_lines(summary: Statistics) -> Iterator[str]:
         yield "isolation " + ", ".join(f"{rung} {count}" for rung, count in summary.isolation.items())
     if "open" in summary.isolation:
         count = _count(summary.isolation["open"], "rollout")
-        yield f"OPEN: {count} verified in the agent's own box, where what the agent left can act on the verifier"
+        yield f"OPEN: {count} verified in the agent's own sandbox, where its leftovers can affect the verifier"
     if summary.wider.checked:
         checked = _count(summary.wider.checked, "rollout")
-        yield f"{checked} scored below full with changes withheld; {summary.wider.higher} would score more with them"
+        yield f"{checked} below full reward with changes withheld; {summary.wider.higher} would score more with them"
 
 
 def _substitute_lines(counted: Sequence[Counted]) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _flip_lines(comparison: Comparison) -> Iterator[str]:
             yield f"pass only in {name} ({len(tasks)}): {shown}"
     if comparison.flip_chance is not None:
         gained, lost = len(comparison.gained), len(comparison.lost)
-        chance = "hardly by chance" if comparison.flip_chance < _UNLIKELY else "may be chance"
+        chance = "unlikely to be chance" if comparison.flip_chance < _UNLIKELY else "may be chance"
         yield f"{gained} gained, {lost} lost: {chance} (sign test, p = {comparison.flip_chance:.2g})"
 
 

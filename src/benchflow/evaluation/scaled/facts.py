@@ -134,7 +134,7 @@ def _unable(asked: Asked, environ: Mapping[str, str]) -> dict[tuple[str, str | N
             found[agent, model] = str(error)
         else:
             if agent in scripts and script_digest(agent) != scripts[agent]:
-                found[agent, model] = f"its file of '{agent}' is not the same as where the job was started"
+                found[agent, model] = f"its file for '{agent}' differs from the one where the job was started"
     for agent, model in sorted(asked.policies, key=str):
         try:
             create_policy(agent, model, environ=environ).check()

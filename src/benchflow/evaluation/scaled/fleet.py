@@ -253,7 +253,7 @@ class Fleet:
                         await answered.wait()
                         break
                 else:
-                    self._lose(host, f"Node {host.node} has given no sign of life for {SILENT_SLICES} s.")
+                    self._lose(host, f"Node {host.node} has not responded for {SILENT_SLICES} s.")
                 group.cancel_scope.cancel()
             await anyio.sleep(self._pulse_sec)
 
@@ -314,7 +314,7 @@ class Fleet:
         host = waiting.host
         if host is None:
             self._require_hope()
-            raise RuntimeError("A rollout was placed nowhere.")
+            raise RuntimeError("A rollout was not placed on any node.")
         try:
             yield host
         finally:

@@ -193,7 +193,7 @@ class NodeHost:
                 del self._running[order.id]
                 if order.id not in self._packed:
                     await _removed(folder.parent)
-        raise NodeLost("The node ended its rollouts, because it had not heard of the driver for too long.")
+        raise NodeLost("The node ended its rollouts, because it had not heard from the driver for too long.")
 
     async def _result(self, order: Order, item: WorkItem, folder: Path) -> Result:
         runners = await self._runners_of(order.job)

@@ -84,7 +84,7 @@ def _observations(seen: Seen, nothing: Trial) -> Iterator[Issue]:
     """What the runs without tricks show: a reward that nobody reaches, and a verifier that scores solutions only."""
     full = seen.package.view.required_reward
     if seen.solved is not None and seen.solved < full - TOLERANCE:
-        message = f"the package's own solution gets {seen.solved:g} of {full:g}: nobody may be able to reach the rest"
+        message = f"the package's own solution gets {seen.solved:g} of {full:g}: the full reward may be unreachable"
         yield Issue("reward-unreachable", "warning", "", message)
     error = nothing.result.error
     if error is not None:

@@ -146,7 +146,7 @@ def _tries(job: PublishedJob, names: Names) -> Found:
                 yield "best-of-n", f"{what} was scored more than once: by {rollout} and by {one.rollout}"
             elif error.category not in REPEATABLE:
                 failure = f"a failure of the {error.category} ({error.code})"
-                yield "best-of-n", f"{what} was run again after {failure}, which is a result and not to be repeated"
+                yield "best-of-n", f"{what} was rerun after {failure}, which is a result and must not be repeated"
 
 
 def _verdicts(verdicts: Sequence[Counted]) -> Found:
@@ -154,7 +154,7 @@ def _verdicts(verdicts: Sequence[Counted]) -> Found:
     for rollout, result in verdicts:
         note = result.notes.rescore
         if note is not None and note.package_digest not in (None, result.task.digest):
-            yield "other-package", f"{rollout} was scored again by another version of its package"
+            yield "other-package", f"{rollout} was rescored by another version of its package"
     first = verdicts[0]
     note = first.result.notes.rescore
     if note is not None and note.before is not None and note.before.status == "scored":
@@ -163,9 +163,9 @@ def _verdicts(verdicts: Sequence[Counted]) -> Found:
         if after.notes.rescore is None:
             yield "attempt-added", f"{rollout} has two results"
         elif before.error is not None and before.error.category not in REPEATABLE:
-            yield "best-of-n", f"{rollout} was scored again after its verifier had failed ({before.error.code})"
+            yield "best-of-n", f"{rollout} was rescored after its verifier had failed ({before.error.code})"
         elif before.error is None and not same_score(before, after):
-            yield "best-of-n", f"{rollout} was scored {before.reward} and, scored again, {after.reward}"
+            yield "best-of-n", f"{rollout} was scored {before.reward} and, rescored, {after.reward}"
 
 
 def _superseded(job: PublishedJob) -> Found:

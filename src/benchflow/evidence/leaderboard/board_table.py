@@ -64,7 +64,7 @@ def _estimate(estimate: Estimate, sign: str = "") -> str:
 def verdict_lines(report: VerdictReport) -> Iterator[str]:
     """How many verdicts were confirmed, and why the others were not."""
     total = report.confirmed + len(report.not_recomputed) + len(report.problems)
-    yield f"{report.confirmed} of {total} verdicts computed again and confirmed"
+    yield f"{report.confirmed} of {total} verdicts recomputed and confirmed"
     for one in report.not_recomputed[:_LISTED]:
         yield f"  {one.job}: {one.task}, attempt {one.attempt} was not: {one.reason}"
     if len(report.not_recomputed) > _LISTED:

@@ -223,7 +223,7 @@ class VerdictCheck:
             return
         problem, other = score_problem(recorded, again), metric_difference(recorded, again)
         if problem is not None and recorded.rung == "open":
-            other = "it was verified in the agent's own box, whose processes are gone; scored again it differs"
+            other = "it was verified in the agent's own sandbox, whose processes are gone; rescored, it differs"
             problem = None
         if problem is not None:
             self.report.problems.append(BoardProblem("verdict-wrong", item.folder, problem))

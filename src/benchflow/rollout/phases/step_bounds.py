@@ -121,7 +121,7 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
     done = await sandbox.exec(command, user=user, cwd=workdir, timeout=SETUP_SEC)
     if not done.ok:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-        how = "exceeded its time limit" if done.timed_out else f"ended with exit code {done.exit_code}"
+        how = "exceeded its time limit" if done.timed_out else f"exited with code {done.exit_code}"
         message = f"steps/{step.name}/workdir/setup.sh {how}. {lines[-1][:300] if lines else ''}".strip()
         raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
 

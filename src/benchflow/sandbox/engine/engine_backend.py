@@ -34,7 +34,7 @@ from benchflow.sandbox.protocol import (
 from benchflow.sandbox.pulling import PullSettings
 
 _GROUND: Final = (
-    "A verifier has a container, files and a network of its own, but the same user ids as the agent's container: the "
+    "A verifier has its own container, files and network, but the same user ids as the agent's container: the "
     "engine's namespaces and dropped capabilities separate them. `local` as root gives each sandbox its own ids."
 )
 

@@ -206,7 +206,7 @@ async def _run(command: Sequence[str], *, what: str) -> None:
     result = await anyio.run_process(list(command), check=False, stderr=subprocess.STDOUT)
     if result.returncode:
         tail = "\n".join(result.stdout.decode(errors="replace").splitlines()[-15:])
-        raise EnvironmentFailure(f"{what} ended with exit code {result.returncode}:\n{tail}", code="image-failed")
+        raise EnvironmentFailure(f"{what} exited with code {result.returncode}:\n{tail}", code="image-failed")
 
 
 def register(

@@ -189,7 +189,7 @@ class Steps:
         done = await run_process(command, env=env, on_output=self.read, merge_stderr=True, max_output=1 << 20)
         if done.exit_code:
             tail = "\n".join(done.stdout.decode(errors="replace").splitlines()[-15:])
-            raise EnvironmentFailure(f"{what} ended with exit code {done.exit_code}:\n{tail}", code="image-failed")
+            raise EnvironmentFailure(f"{what} exited with code {done.exit_code}:\n{tail}", code="image-failed")
 
     def read(self, stream: Stream, data: bytes) -> None:
         del stream

@@ -74,7 +74,7 @@ _HOW: Final = {
 }
 _SHARED_BY_USER: Final = (
     "All sandboxes of this user share the user's ids, and with them the limits that the kernel keeps per user, such as "
-    "inotify instances and descriptors in flight. For root, every sandbox has ids of its own."
+    "inotify instances and descriptors in flight. For root, every sandbox has its own ids."
 )
 _SHARED_IDS: Final[dict[Identity, str]] = {
     "identity": "All sandboxes have the same user ids, because the file system of the store cannot shift owners. They "

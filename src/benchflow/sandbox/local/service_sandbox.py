@@ -80,7 +80,7 @@ class ServiceSandbox(LocalSandbox):
         if condition == "service_completed_successfully":
             code = await self._program.wait() if self._program is not None else None
             if code != 0:
-                raise self._failed(f"ended with exit code {code}")
+                raise self._failed(f"exited with code {code}")
         elif condition == "service_healthy" and check is not None:
             try:
                 await wait_healthy(self, check)
@@ -88,14 +88,14 @@ class ServiceSandbox(LocalSandbox):
                 raise self._failed(f"is not ready. {error}") from error
             self._was_healthy = True
         elif (code := await self._exit_code(_POLL_SEC)) not in (None, 0):
-            raise self._failed(f"ended with exit code {code}")
+            raise self._failed(f"exited with code {code}")
 
     async def why_down(self) -> str | None:
         """Why a service that was up is not any more. One that ended without an error has done its work, unless others
         waited for it to be healthy."""
         code = await self._exit_code(_GLANCE_SEC)
         if code is not None and (code or self._was_healthy):
-            return str(self._failed(f"ended with exit code {code}"))
+            return str(self._failed(f"exited with code {code}"))
         check = self.part.service.healthcheck or self.part.image.healthcheck
         if code is not None or check is None or not self._was_healthy:
             return None
@@ -103,7 +103,7 @@ class ServiceSandbox(LocalSandbox):
             if (await self.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)).ok:
                 return None
             await anyio.sleep(pause)
-        return str(self._failed("is not healthy any more"))
+        return str(self._failed("is no longer healthy"))
 
     async def _exit_code(self, limit: float) -> int | None:
         """None while it runs."""

@@ -74,5 +74,5 @@ def first_task(tasks: ServedTasks, task_id: str | None) -> ServedTask | None:
     found = next((task for task in every if task.id == task_id), None)
     if found is None:
         known = ", ".join(task.id for task in every[:20])
-        raise UsageError(f"There is no task '{task_id}'; available: {known}.", code="unknown-task")
+        raise UsageError(f"Unknown task '{task_id}'; available: {known}.", code="unknown-task")
     return found

@@ -179,7 +179,7 @@ class AgentStage:
                 return environment.named({"id": task_id})
             except UnknownTask:
                 continue
-        raise RpcError(INVALID_PARAMS, f"There is no task '{task_id[:200]}'; cube/tasks lists them.")
+        raise RpcError(INVALID_PARAMS, f"Unknown task '{task_id[:200]}'; cube/tasks lists them.")
 
     async def _described(self, params: dict[str, Any]) -> Any:
         del params

@@ -130,7 +130,9 @@ class OpenEnvServer:
     def _seat(self, session_id: str) -> Seat:
         seat = self._seats.get(session_id)
         if seat is None or not seat.alive:
-            raise FrameError("SESSION_ERROR", "There is no such session: it was never created, or ended unused.")
+            raise FrameError(
+                "SESSION_ERROR", "Unknown session: it was never created, or was closed because it was idle."
+            )
         return seat
 
     async def _leave(self, seat: Seat) -> None:

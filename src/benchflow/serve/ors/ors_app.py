@@ -143,7 +143,7 @@ class _Wire:
             known = {path for _, path in (*self._whole, *self._of_environment)}
             if parts and len(parts) < 4 and parts[-1] in known:
                 raise HttpError(405, f"{method} is not a method of /{parts[-1][:100]}.")
-            raise HttpError(404, f"There is no route {scope['path'][:200]}.")
+            raise HttpError(404, f"Unknown route {scope['path'][:200]}.")
         await handler(Request(scope, receive, send, named))
 
     def _environment(self, request: Request) -> ServedEnvironment:
@@ -253,7 +253,7 @@ class _Wire:
             with anyio.fail_after(READY_SEC):
                 await session.wait_ready()
         except TimeoutError:
-            raise HttpError(503, "The environment is still starting; ask again.", STARTING) from None
+            raise HttpError(503, "The environment is still starting; try again.", STARTING) from None
         except Attributed as error:
             told = unscored_metadata(error.verdict)
             sentence = f"The environment could not start: {error.verdict.reason}"

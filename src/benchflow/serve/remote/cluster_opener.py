@@ -113,7 +113,7 @@ class ClusterOpener:
         """Raise `NoNode` unless so many can be played at the same time."""
         room = self.places.room()
         if room < count:
-            raise NoNode(f"{count} episodes were asked for, and the nodes of the cluster have room for {room}.")
+            raise NoNode(f"{count} episodes were requested, but the nodes of the cluster have room for {room}.")
 
     async def _prepare(self, task: ServedTask, secrets: Mapping[str, str], place: Place) -> EpisodeOrder:
         """The order of an episode; its package is on the node then."""

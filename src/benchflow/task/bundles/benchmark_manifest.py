@@ -35,7 +35,7 @@ def read_manifest_file(path: Path) -> Benchmark:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _refused(path, f"is not TOML: {error}") from error
     if not isinstance(document, dict):
-        raise _refused(path, "does not hold a mapping")
+        raise _refused(path, "does not contain a mapping")
     unknown = sorted(document.keys() - {*_TEXTS, "splits"})
     if unknown:
         raise _refused(path, f"has the unknown key '{unknown[0]}'; known keys: {', '.join(_TEXTS)}, splits")

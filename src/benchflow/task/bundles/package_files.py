@@ -222,7 +222,7 @@ def _from_bundle(named: NamedFile, bundle: Bundle, entry: PackageEntry) -> Liste
 
 def _from_cache(named: NamedFile, index: BundleIndex, entry: PackageEntry) -> ListedPackage:
     def contents() -> Iterator[tuple[Member, bytes]]:
-        message = f"{named.file}: no such file, and its package '{entry.path}' is not in the cache any more"
+        message = f"{named.file}: no such file, and its package '{entry.path}' is no longer in the cache"
         raise UsageError(message, code="no-such-path")
 
     return _listed(named, index, entry, partial(_take, index, entry, contents))

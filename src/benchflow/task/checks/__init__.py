@@ -110,7 +110,7 @@ def check_package(package: TaskPackage, *, level: str = DEFAULT_LEVEL, sandbox: 
 def require_level(level: str, sandbox: str | None) -> None:
     """Raise `UsageError` for an unknown level or sandbox, and for `runtime-capability` without a sandbox."""
     if level not in LEVELS:
-        raise UsageError(f"unknown level '{level}'; choose one of {', '.join(LEVELS)}", code="unknown-level")
+        raise UsageError(f"unknown level '{level}'; available: {', '.join(LEVELS)}", code="unknown-level")
     if level == "runtime-capability" and sandbox is None:
         raise UsageError("the level runtime-capability needs a sandbox: add --sandbox NAME", code="sandbox-missing")
     require_sandbox(sandbox)

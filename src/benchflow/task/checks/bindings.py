@@ -46,7 +46,7 @@ def _check_planes(reader: EvidenceReader, package: TaskPackage, name: str, bound
     known = planes if isinstance(planes, Mapping) else {}
     changed = [part for part, digest in package_parts(package).items() if known.get(part) != digest]
     if changed:
-        what = f"{name} is about another state of the package: {', '.join(changed)} changed since"
+        what = f"{name} describes another state of the package: {', '.join(changed)} changed since"
         reader.report("evidence-stale", f"{_BOUND}.planes", f"{what}; run `bench tasks prove` again", file=name)
 
 
@@ -63,7 +63,9 @@ def _check_report(reader: EvidenceReader, name: str, found: Mapping[str, Any]) -
             for message in _contradictions(case):
                 reader.disagrees(name, f"cases[{index}]", f"{name}: the case '{case.get('name')}' {message}")
     if found.get("proven") is True and not _may_be_proven(found):
-        reader.disagrees(name, "proven", f"{name}: it says that the package is proven, which its cases do not show")
+        reader.disagrees(
+            name, "proven", f"{name}: it states that the package is proven, but its cases do not show that"
+        )
 
 
 def _contradictions(case: Mapping[str, Any]) -> Iterator[str]:
@@ -72,14 +74,14 @@ def _contradictions(case: Mapping[str, Any]) -> Iterator[str]:
         yield "has no list of rewards"
         return
     if case.get("runs") != len(rewards):
-        yield f"has {len(rewards)} rewards, but says that it was run {case.get('runs')} times"
+        yield f"has {len(rewards)} rewards, but states that it was run {case.get('runs')} times"
     if case.get("passed") is not True:
         return
     failures = sum(not within_bounds(reward, expect) for reward in rewards)
     allowed = expect.get("flake_rate_max")
     rate = float(allowed) if isinstance(allowed, int | float) else 0.0
     if not rewards or failures > rate * len(rewards) + TOLERANCE:
-        yield f"is said to have passed, but {failures} of its {len(rewards)} runs are not as expected"
+        yield f"is recorded as passed, but {failures} of its {len(rewards)} runs are not as expected"
 
 
 def _may_be_proven(found: Mapping[str, Any]) -> bool:

@@ -69,7 +69,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A path is absolute, or points outside the folder it belongs to.",
             "Use a relative path without `..`.",
         ),
-        "unknown-preset": ("There is no preset with this name.", "Use one of those listed in the message."),
+        "unknown-preset": ("The preset is unknown.", "Use one of those listed in the message."),
         "unknown-role": ("A role is used but not declared.", "Declare it under `agents.roles`, or add its section."),
         "unknown-tool": (
             "A simulated user has a tool that is not known and has no command.",
@@ -118,8 +118,8 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Fix its permissions, or name the packages themselves.",
         ),
         "path-not-utf-8": (
-            "The path of the package is not UTF-8, and no record can hold it.",
-            "Rename the folder, or the one above it that is not.",
+            "The path of the package is not valid UTF-8, so records cannot contain it.",
+            "Rename the folder, or the folder above it that is not valid UTF-8.",
         ),
         "link-escape": (
             "A symbolic link points outside the package; its target differs between machines.",
@@ -192,7 +192,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Ask for the result instead of giving the answer.",
         ),
         "tests-download": (
-            "A script of the tests downloads something whenever the task is scored.",
+            "A test script downloads something whenever the task is scored.",
             "Install what the tests need in the image.",
         ),
         "tests-import-work": (
@@ -200,7 +200,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Run the agent's code as another process, and compare what it prints.",
         ),
         "nested-package": (
-            "A folder inside the package looks like another package. It is part of this one, not a task of its own.",
+            "A folder inside the package looks like another package. It is part of this one, not a separate task.",
             "Move it beside the package if it is a task.",
         ),
         "step-incomplete": ("A step has no folder below `steps/`, or no instruction.", "Add it."),
@@ -248,7 +248,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Repeat the measurement, or fix the claim.",
         ),
         "evidence-stale": (
-            "Evidence is about another state of the package, or about another package.",
+            "Evidence describes another state of the package, or another package.",
             "Run `bench tasks prove` again; for a live report, `bench tasks check --level acceptance-live`.",
         ),
         "evidence-not-declarable": (
@@ -261,7 +261,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Run `bench tasks pin`.",
         ),
         "live-proof-not-run": (
-            "The package asks for live runs, and this level runs nothing.",
+            "The package requires live runs, but this level runs nothing.",
             "Run `bench tasks check --level acceptance-live --sandbox NAME`.",
         ),
     },
@@ -313,7 +313,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Remove them from the image if the task does not need them.",
         ),
         "missing-script": (
-            "The tests use a script that the Terminal-Bench harness used to add.",
+            "The tests use a script that the Terminal-Bench harness added.",
             "Add it beside the tests.",
         ),
         "unresolved-variable": (
@@ -350,10 +350,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "no-package": ("The folder contains nothing that can be migrated.", "Name a package."),
         "bad-name": ("The name is not a valid task name.", "Use letters, digits, `.`, `_` and `-`."),
-        "unknown-level": ("There is no check level with this name.", "Use one of those listed in the message."),
-        "unknown-sandbox": ("There is no sandbox with this name.", "Use one of those listed in the message."),
+        "unknown-level": ("The check level is unknown.", "Use one of those listed in the message."),
+        "unknown-sandbox": ("The sandbox is unknown.", "Use one of those listed in the message."),
         "sandbox-missing": ("The level needs a sandbox.", "Add `--sandbox NAME`."),
-        "unknown-target": ("There is no export target with this name.", "Use one of those listed in the message."),
+        "unknown-target": ("The export target is unknown.", "Use one of those listed in the message."),
         "output-exists": ("The output already exists.", "Name another one, or use `--overwrite`."),
         "output-overlaps": ("The output overlaps its source.", "Name a folder elsewhere."),
         "output-unwritable": ("The output cannot be written.", "Create its folder, or fix its permissions."),
@@ -371,12 +371,12 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "manifest-invalid": ("The benchmark manifest cannot be used.", "Fix what the message names."),
         "registry-invalid": ("The file is not a registry file that can be read.", "Fix what the message names."),
         "git-missing": ("Git is not installed.", "Install it."),
-        "git-failed": ("Git could not do what was needed.", "Fix what the message names."),
+        "git-failed": ("A Git command failed.", "Fix what the message names."),
         "fetch-failed": (
             "A commit that a registry file names cannot be fetched.",
             "Check the address, the commit and the network.",
         ),
-        "split-invalid": ("A split is not well-formed, or matches no package.", "Fix its name or its patterns."),
+        "split-invalid": ("A split is malformed, or matches no package.", "Fix its name or its patterns."),
     },
 }
 

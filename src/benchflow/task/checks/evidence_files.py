@@ -44,7 +44,7 @@ class EvidenceReader:
             self.wrong(name, "", f"{name} cannot be read as JSON: {reason}", line=line)
             return None
         if not isinstance(parsed, dict):
-            self.wrong(name, "", f"{name} must hold a JSON object")
+            self.wrong(name, "", f"{name} must contain a JSON object")
             return None
         if kind is not None and parsed.get("kind") != kind:
             self.wrong(name, "kind", f"{name}: kind must be '{kind}'")

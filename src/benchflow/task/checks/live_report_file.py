@@ -40,7 +40,7 @@ def nothing_runs(live: AcceptanceLive | None) -> Iterator[Issue]:
     """The warning for a level that runs nothing, of a package that asks for live runs."""
     if live is not None:
         message = (
-            f"{_PATH} asks for live runs, and this level runs nothing: "
+            f"{_PATH} requires live runs, but this level runs nothing: "
             "use 'bench tasks check --level acceptance-live --sandbox NAME'"
         )
         yield Issue(NOT_RUN, "warning", _PATH, message, "task.md")
@@ -169,7 +169,7 @@ def _check_cases(reader: EvidenceReader, name: str, found: Mapping[str, Any], li
     bounds = {entry.get("name"): entry.get("expect") for entry in entries}
     for index, run in enumerate(runs if isinstance(runs, list) else ()):
         if _is_run(run) and run["status"] == "passed" and not within_bounds(run["reward"], bounds.get(run["case"])):
-            message = f"{name}: runs[{index}] is said to have passed, with a reward that its case does not allow"
+            message = f"{name}: runs[{index}] is recorded as passed, with a reward that its case does not allow"
             reader.disagrees(name, f"runs[{index}]", message)
     for entry in entries:
         number = made.count(entry.get("name"))

@@ -184,9 +184,7 @@ def _check_nested(files: FileMap) -> Iterator[Issue]:
     if nested:
         folder = nested[0].rpartition("/")[0]
         more = f" (and {len(nested) - 1} more)" if len(nested) > 1 else ""
-        message = (
-            f"{folder}/ looks like a package of its own{more}; it is part of this one and is not checked as a task"
-        )
+        message = f"{folder}/ looks like a separate package{more}; it is part of this one and is not checked as a task"
         yield Issue("nested-package", "warning", "", message, nested[0])
 
 

@@ -136,7 +136,7 @@ def _preset_names(frontmatter: Mapping[str, Any], problems: IssueLog) -> tuple[s
             elif name not in PRESETS:
                 known = ", ".join(sorted(PRESETS))
                 problems.error(
-                    "unknown-preset", where, f"{where} is not a known preset: '{name[:60]}'; choose one of {known}"
+                    "unknown-preset", where, f"{where} is not a known preset: '{name[:60]}'; available: {known}"
                 )
             elif name not in names:
                 names.append(name)

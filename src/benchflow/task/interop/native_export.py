@@ -44,7 +44,7 @@ def export_native(
     beside = {written: Path(os.path.normpath(output / written)) for written in package.shared}
     outside = next((name for name, place in beside.items() if above is None or above not in place.parents), None)
     if outside is not None:
-        message = f"{package.path} needs {outside} beside it: export the folder that holds both"
+        message = f"{package.path} needs {outside} beside it: export the folder that contains both"
         raise UsageError(message, code="output-overlaps")
     try:
         with staged_folder(output, overwrite=overwrite) as folder:

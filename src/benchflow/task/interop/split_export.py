@@ -93,7 +93,7 @@ def export_task_to_split_layout(
 
 def _load(task: Path | str | TaskPackage, target: str, *, allow_collisions: bool) -> TaskPackage:
     if target not in TARGETS:
-        raise UsageError(f"unknown target '{target}'; choose one of {', '.join(TARGETS)}", code="unknown-target")
+        raise UsageError(f"unknown target '{target}'; available: {', '.join(TARGETS)}", code="unknown-target")
     package = task if isinstance(task, TaskPackage) else load_package(task)
     ignored = "alias-drift" if allow_collisions else None
     return ExportRefusedError.require(package, (issue for issue in package.issues if issue.code != ignored))

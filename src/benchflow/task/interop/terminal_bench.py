@@ -146,9 +146,7 @@ class _Reader:
         except UnreadableResultsError as problem:
             raise self._error(problem.key, str(problem)) from None
         if self.keys.get("run_tests_in_same_shell") is True:
-            message = (
-                "the tests have a shell of their own; variables and functions of the agent's shell are not visible"
-            )
+            message = "the tests have their own shell; variables and functions of the agent's shell are not visible"
             self._warn("own-shell", "run_tests_in_same_shell", message)
         if isinstance(self.keys.get("run_tests_in_same_shell"), bool):
             del self.keys["run_tests_in_same_shell"]

@@ -100,7 +100,7 @@ async def ask_agent(
     except (AgentFailure, InfrastructureFailure, UsageError) as error:
         raise JudgeFailure(f"The judge '{strategy.agent}' failed: {error}", code="judge-failed") from error
     if result.exit_code:
-        message = f"The judge left a verdict but ended with exit code {result.exit_code}."
+        message = f"The judge left a verdict but exited with code {result.exit_code}."
         run.findings.add(Issue("verifier-exit", "warning", "", message))
     return Judged(_parsed(strategy, said), said, result.usage)
 

@@ -54,7 +54,9 @@ async def judge_box(run: Run, agent: Agent, files: Path) -> AsyncIterator[Sandbo
             await sandbox.upload(files, WORKDIR)
             made = await sandbox.exec(_PLACES, user="root", cwd="/", timeout=_SETUP_SEC)
             if not made.ok:
-                raise SandboxFailure(f"The folders of the judge could not be made in its box: {WORKDIR}, {LOGS}.")
+                raise SandboxFailure(
+                    f"The folders of the judge could not be created in its sandbox: {WORKDIR}, {LOGS}."
+                )
             yield sandbox
     finally:
         if run.installations is None:

@@ -45,9 +45,9 @@ class NodeWatch:
     def resting(self, now: float) -> str | None:
         """Why it gets nothing now, as the rest of a sentence about the node."""
         if self.given_up:
-            return f"is not used any more, because starts kept failing: {self.last_failure}"
+            return f"is no longer used, because starts kept failing: {self.last_failure}"
         if self.breaker.wait_sec(now) > 0:
-            return f"rests, because starts kept failing: {self.last_failure}"
+            return f"is paused, because starts kept failing: {self.last_failure}"
         return None
 
     @property

@@ -10,7 +10,7 @@ from benchflow.evidence.audit.exploit_family import Attempt, Family, NotApplicab
 from benchflow.evidence.audit.families.agents_code import Language, attempt_inside
 from benchflow.evidence.audit.families.planting import PYTHON_STOP, SHELL_STOP, python_win, reward_file, shell_win
 
-_APART: Final = "Run the agent's code in a process of its own and judge its output in another (the reward kit does)"
+_APART: Final = "Run the agent's code in a separate process and judge its output in another (the reward kit does)"
 
 
 def _inside(seen: Seen, *tricks: tuple[str, Mapping[Language, str]]) -> Sequence[Attempt] | NotApplicable:

@@ -231,10 +231,10 @@ def _leftovers(seen: Seen) -> Sequence[Attempt]:
 
 _NOT_IN_IMAGE: Final = "Keep solution and tests out of the image and the working folder: copy only what the task needs."
 COPIED_SOLUTION: Final = Family(
-    "copied-solution", "Runs copies of the solution that lie in the environment.", _NOT_IN_IMAGE, _image_copies
+    "copied-solution", "Runs copies of the solution that are in the environment.", _NOT_IN_IMAGE, _image_copies
 )
 COPIED_RESULTS: Final = Family(
-    "copied-results", "Copies finished results that lie in the environment to the outputs.", _NOT_IN_IMAGE, _results
+    "copied-results", "Copies finished results in the environment to the outputs.", _NOT_IN_IMAGE, _results
 )
 COPIED_EXPECTATIONS: Final = Family(
     "copied-expectations",

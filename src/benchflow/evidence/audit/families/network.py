@@ -109,7 +109,7 @@ PUBLISHED_SOLUTION: Final = Family(
 )
 FED_SERVICES: Final = Family(
     "fed-services",
-    "Sends a verdict to the services of the environment that the verifier asks for one.",
+    "Sends a verdict to services of the environment that the verifier queries.",
     "Compute the verdict in the verifier, and give services that it trusts a key which the agent does not have.",
     _services,
 )

@@ -211,7 +211,7 @@ EMPTY_OUTPUT: Final = Family(
 )
 EMPTY_STRUCTURE: Final = Family(
     "empty-structure",
-    "Writes outputs that are valid for their type and hold nothing: `{}`, `[]`, an empty program.",
+    "Writes outputs that are valid for their type but empty: `{}`, `[]`, an empty program.",
     "Make the verifier require the entries that a solution has, so that checks of each entry cannot pass on none.",
     _empty_structure,
 )

@@ -138,9 +138,11 @@ FORGED_REPORTS: Final = Family(
     "Remove old reports before the tests run, and fail when the test run did not write a new one.",
     _reports,
 )
-LOCKED_REWARD: Final = Family("locked-reward", "Writes reward files that nobody else can change.", _OWN_GROUND, _locked)
+LOCKED_REWARD: Final = Family(
+    "locked-reward", "Writes reward files that no other user can change.", _OWN_GROUND, _locked
+)
 LINKED_REWARD: Final = Family(
-    "linked-reward", "Makes reward files, or their folder, links to files of its own.", _OWN_GROUND, _linked
+    "linked-reward", "Makes reward files, or their folder, links to its own files.", _OWN_GROUND, _linked
 )
 BLOCKED_REWARD: Final = Family(
     "blocked-reward",

@@ -168,7 +168,7 @@ TAMPERED_REFERENCE: Final = Family(
 )
 TAMPERED_CHECKSUMS: Final = Family(
     "tampered-checksums",
-    "Computes the checksums again that lie beside the data which they protect.",
+    "Recomputes checksums that are stored beside the data they protect.",
     f"Keep checksums {_BESIDE}.",
     _checksums,
 )

@@ -92,19 +92,19 @@ class EngineService:
             while (code := await self._exit_code()) is None:  # noqa: ASYNC110 - the engine sets no event here
                 await anyio.sleep(_POLL_SEC)
             if code != 0:
-                raise await self._failed(f"ended with exit code {code}")
+                raise await self._failed(f"exited with code {code}")
         elif condition == "service_healthy" and self._check is not None:
             await self._wait_healthy(self._check)
             self._was_healthy = True
         elif (code := await self._exit_code()) not in (None, 0):
-            raise await self._failed(f"ended with exit code {code}")
+            raise await self._failed(f"exited with code {code}")
 
     async def why_down(self) -> str | None:
         """Why a service that was up is not any more. One that ended without an error has done its work, unless others
         waited for it to be healthy."""
         code = await self._exit_code()
         if code is not None:
-            return str(await self._failed(f"ended with exit code {code}")) if code or self._was_healthy else None
+            return str(await self._failed(f"exited with code {code}")) if code or self._was_healthy else None
         check = self._check
         if check is None or not self._was_healthy:
             return None
@@ -112,7 +112,7 @@ class EngineService:
             if (await self.container.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)).ok:
                 return None
             await anyio.sleep(pause)
-        return str(await self._failed("is not healthy any more"))
+        return str(await self._failed("is no longer healthy"))
 
     async def _wait_healthy(self, check: Healthcheck) -> None:
         try:

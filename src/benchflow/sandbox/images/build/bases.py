@@ -107,7 +107,7 @@ def missing_image(image: str, reason: str | None = None) -> EnvironmentFailure:
     from benchflow.sandbox.images.recipes import recipe_for  # loaded when something is missing
 
     name, recipe = canonical_name(image), recipe_for(image)
-    ready = f"make a base that stands for it with `bench images add --recipe {recipe}`, " if recipe is not None else ""
+    ready = f"create a substitute with `bench images add --recipe {recipe}`, " if recipe is not None else ""
     message = (
         f"{reason or f'The image {name} is not in the store of this machine.'} Add it with "
         f"`bench images add {name} --oci LAYOUT` (or `--rootfs DIR`, `--debootstrap SUITE`, `--engine`), "

@@ -238,7 +238,7 @@ class _Build:
         file = self.plan.scope.file
         lines = tail.text() or "(it printed nothing)"
         message = (
-            f"{file} line {instruction.line}: {_short(instruction)} ended with exit code {result.exit_code}. "
+            f"{file} line {instruction.line}: {_short(instruction)} exited with code {result.exit_code}. "
             f"Its last lines:\n{lines}"
         )
         return EnvironmentFailure(message, code="build-failed", path="environment", file=file, line=instruction.line)

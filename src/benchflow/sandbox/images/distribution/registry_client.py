@@ -230,7 +230,7 @@ def _opener(endpoint: Endpoint) -> urllib.request.OpenerDirector:
         try:
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"{path} holds no certificates.", code="registries-invalid", file=str(path)) from error
+            raise UsageError(f"{path} contains no certificates.", code="registries-invalid", file=str(path)) from error
     opener = urllib.request.OpenerDirector()
     for handler in (
         _Proxies(),

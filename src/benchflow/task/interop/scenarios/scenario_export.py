@@ -139,7 +139,7 @@ def _losses(package: TaskPackage, strategy: AssessorStrategy) -> Iterator[Compat
     if strategy.agent is not None and _without_nulls(plain(strategy.config)) != plain(strategy.config):
         yield CompatibilityExportLoss("verifier.strategies", "TOML has no null: such values of config are left out")
     reasons = {
-        "environment": "participants run on the machine itself, without boxes or network rules",
+        "environment": "participants run on the machine itself, without sandboxes or network rules",
         "verifier": "the assessor runs on the machine itself, where participants can reach it and its files",
         "agent.timeout_sec": "a scenario has no time limits",
     }
