@@ -50,6 +50,32 @@ def test_the_json_says_of_each_package_what_was_shown(make_package, prove):
     assert document["tasks"][2]["issues"][0]["code"] == "unknown-key"
 
 
+def test_placeholders_that_are_left_are_listed_and_nothing_is_run(make_package, prove, sandbox_name, capsys):
+    folder = make_package(files={"oracle/solve.sh": "# [REPLACE: the solution]\n"}, prompt="[REPLACE: what to do]")
+    code, out, _ = prove(folder)
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        f"{folder}/task.md:6:",
+        f"{folder}/oracle/solve.sh:1:",
+    ]
+    assert not (folder / "evidence").exists()
+    assert main(["tasks", "audit", "--sandbox", sandbox_name, "--json", str(folder)]) == 1
+    [task] = json.loads(capsys.readouterr().out)["tasks"]
+    assert [issue["code"] for issue in task["findings"]] == ["marker-left", "marker-left"]
+
+
+def test_a_failure_outside_the_package_is_shown_once_and_is_no_flake(make_package, prove):
+    folder = make_package("environment: {docker_image: nowhere.invalid/missing:1}\n")
+    code, out, _ = prove(folder)
+    assert code == 1
+    assert out.count("missing:1") == 1, out
+    assert "no result for oracle 'oracle', no-op 'no-op', reference 'gold'" in out
+    assert "flake" not in out
+    [task] = json.loads(prove("--json", folder)[1])["tasks"]
+    assert task["flake"] is None
+    assert {issue["code"] for issue in task["issues"]} == {"case-undecided"}
+
+
 def test_a_second_run_of_an_unchanged_package_runs_nothing(make_package, prove, monkeypatch):
     folder = make_package()
     first = json.loads(prove("--json", folder)[1])["tasks"][0]

@@ -198,7 +198,7 @@ class _Proving:
         reached = [full(case.expect, reward) for reward in runs.rewards]
         if not any(reached):  # an oracle that never reaches its reward is not flaky as long as it is always the same
             reached = [reward is not None and reward == runs.rewards[0] for reward in runs.rewards]
-        return judged(case, runs.rewards, runs.errors, undecided=runs.undecided), flake(reached)
+        return judged(case, runs.rewards, runs.errors, undecided=runs.undecided), _measured(reached, runs)
 
     async def _verified_again(self, case: Case, wanted: int) -> _Runs:
         """One run of a case, and further verifications of the state that it left."""
@@ -283,6 +283,11 @@ class _Proving:
             return await audit_stage(self._stage, families), ()
         except BenchflowError as error:
             return None, (not_run(error),)
+
+
+def _measured(reached: Sequence[bool], runs: _Runs) -> Flake | None:
+    """The flake rate of a package; none if verifications failed for a reason outside of it."""
+    return None if runs.undecided else flake(reached)
 
 
 def _player(case: Case) -> tuple[_Agent, str | None]:

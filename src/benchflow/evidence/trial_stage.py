@@ -19,13 +19,14 @@ from benchflow.agents.protocol import Agent
 from benchflow.agents.registry import create_agent
 from benchflow.agents.running import Installations
 from benchflow.environment import Environment
+from benchflow.errors import IssuesError
 from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, Result
 from benchflow.rewards import Unscored, Verdict
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course
 from benchflow.rollout.plan import ORACLE
-from benchflow.rollout.policies import Chosen
+from benchflow.rollout.policies import Chosen, markers_left
 from benchflow.rollout.proving import Proofs
 from benchflow.rollout.rollout import Rollout, chosen_isolation
 from benchflow.rollout.seats import own_players
@@ -233,6 +234,8 @@ async def open_stage(package: TaskPackage | Path | str, options: StageOptions | 
     """
     options = options or StageOptions()
     taken = await taken_package(package)
+    if left := markers_left(taken):
+        raise IssuesError(tuple(left))
     backend = options.sandbox
     owned = isinstance(backend, str)
     if isinstance(backend, str):

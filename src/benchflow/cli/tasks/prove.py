@@ -34,6 +34,7 @@ _HEADINGS: Final = (
     "PACKAGE", "VERDICT", "RUNG", "ORACLE", "NO-OP", "KNOWN-BAD", "PARTIAL", "FLAKES", "PERTURBED", "AUDIT", "BOARD",
 )  # fmt: skip
 _KINDS: Final = ("oracle", "no-op", "known-bad", "partial")
+_SHOWN_ABOVE: Final = "case-undecided"
 _PERTURBATION: Final = "perturbation"
 _NOTHING: Final = "-"
 
@@ -307,10 +308,7 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
     rung = f" at '{entry['isolation']['rung']}'" if entry["isolation"] else ""
     name = f"({printable(entry['name'])}){rung}"
     yield f"{word} {printable(entry['path'])} {style(name, 'dim')}"
-    for case in entry["cases"]:
-        if not case["passed"]:
-            why = "; ".join(case.get("reasons", ())) or "failed"
-            yield f"     {style('failed', 'red')} {case['type']} '{printable(case['name'])}': {printable(why)}"
+    yield from _failed_lines(entry["cases"])
     passed = [case for case in entry["cases"] if case["passed"]]
     shown = [f"{printable(case['name'])} {_rewards(case)}" for case in passed if case["type"] != _PERTURBATION]
     if shown:
@@ -333,9 +331,24 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
     if board:
         unchecked = f"; not checked: {', '.join(board['unchecked'])}" if board.get("unchecked") else ""
         yield f"     leaderboard: {board['status']}{unchecked}"
-    yield from issue_lines((Issue(**issue) for issue in entry["issues"]), entry["path"])
+    issues = (Issue(**issue) for issue in entry["issues"] if issue["code"] != _SHOWN_ABOVE)
+    yield from issue_lines(issues, entry["path"])
     if entry["written"]:
         yield style(f"     wrote {_written(entry['written'])}", "dim")
+
+
+def _failed_lines(cases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What failed, and what has no result: often all of it for one reason, which is shown once."""
+    undecided: dict[str, list[str]] = {}
+    for case in cases:
+        why = printable("; ".join(case.get("reasons", ())) or "failed")
+        named = f"{case['type']} '{printable(case['name'])}'"
+        if case.get("undecided"):
+            undecided.setdefault(why, []).append(named)
+        elif not case["passed"]:
+            yield f"     {style('failed', 'red')} {named}: {why}"
+    for why, names in undecided.items():
+        yield f"     {style('no result', 'yellow')} for {', '.join(names)}, for a reason outside the package: {why}"
 
 
 def _written(files: Sequence[str]) -> str:
