@@ -24,12 +24,16 @@ import click
 from cube.registry import GROUP, installed
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cube.benchmark import BenchmarkConfig
     from cube.server_process import Address
     from cube.serving import Doors
 
 INTERRUPTED: Final = 130
 MAX_PORT: Final = 65535
+_WHOLE_LINES: Final = 10_000
+"""Wider than any table."""
 
 as_json = click.option("--json", "json_output", is_flag=True, help="Print the result as one JSON document.")
 
@@ -146,11 +150,10 @@ def list_benchmarks(json_output: bool) -> None:
         click.echo(f"No benchmarks are installed. A package provides one through the entry-point group '{GROUP}'.")
         click.echo("Create one with: cube init my-benchmark")
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("name", "version", "tasks", "tags", "description", box=None, header_style="bold", pad_edge=False)
-    console = Console(markup=False, highlight=False)
+    console = _console()
     for row in rows:
         if not row["error"]:
             table.add_row(row["name"], row["version"], str(row["tasks"]), ", ".join(row["tags"]), row["description"])
@@ -159,6 +162,14 @@ def list_benchmarks(json_output: bool) -> None:
     for row in rows:
         if row["error"]:
             console.print(row["error"], style="red")
+
+
+def _console() -> Console:
+    """Standard output; a pipe or a file gets whole lines."""
+    from rich.console import Console
+
+    wrapped = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(markup=False, highlight=False, width=None if wrapped else _WHOLE_LINES)
 
 
 def _row(entry: EntryPoint) -> dict[str, Any]:
@@ -191,10 +202,9 @@ def info(name: str, json_output: bool) -> None:
         rows = [task.model_dump(mode="json") for task in tasks.values()]
         _print_json({**dump, "cache_dir": str(config.cache_dir()), "tasks": rows})
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False, highlight=False)
+    console = _console()
     console.print(f"{metadata.name} {metadata.version}", style="bold")
     if metadata.description:
         console.print(metadata.description)
