@@ -7,7 +7,7 @@ image it came from, so its own list is laid over the list of its origin.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -105,6 +105,18 @@ def without(kinds: Mapping[str, ChangeKind], places: Iterable[str]) -> dict[str,
     """Those outside of the places."""
     gone = PathSet(places)
     return {path: kind for path, kind in kinds.items() if not gone.covers(path)}
+
+
+def removable(unwanted: Sequence[Change], mounted: Sequence[str]) -> bool:
+    """Whether a container that is already running can be rid of these: all were added, and none is where something is
+    mounted, above it or below it."""
+    occupied = PathSet((*_ENGINE_FOLDERS, *_ENGINE_PATHS, *mounted))
+    places = PathSet(change.path for change in unwanted)
+    return (
+        all(change.kind == "added" for change in unwanted)
+        and not any(occupied.covers(change.path) for change in unwanted)
+        and not any(places.covers(path) for path in (*_ENGINE_FOLDERS, *_ENGINE_PATHS, *mounted))
+    )
 
 
 class SnapshotNotes:
