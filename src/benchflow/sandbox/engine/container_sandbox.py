@@ -16,14 +16,8 @@ from benchflow.files.path_set import PathSet
 from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer, absolute
-from benchflow.sandbox.engine.container_changes import (
-    lay_over,
-    make_changes,
-    parse_diff,
-    removable,
-    with_touched,
-    without,
-)
+from benchflow.sandbox.engine.change_listing import Listing, changed_since_start, describe
+from benchflow.sandbox.engine.container_changes import lay_over, removable, without
 from benchflow.sandbox.engine.container_network import ContainerNetwork
 from benchflow.sandbox.engine.forwarded_services import ForwardedServices, services_of
 from benchflow.sandbox.engine.machine.engine_facts import needed
@@ -172,17 +166,18 @@ class EngineSandbox(InContainer):
             self._backend.notes.forget(old)
 
     async def changes(self) -> list[Change]:
-        return await describe(self.container, await self._kinds())
+        return await describe(self._running, self.container, await self._listing())
 
-    async def _kinds(self) -> dict[str, ChangeKind]:
-        """Path and kind of everything that was changed since the environment was built."""
+    async def _listing(self) -> Listing:
+        """Everything that was changed since the environment was built."""
         mounted = [mount.target for mount in self.spec.mounts]
         own = await changed_since_start(self._running, self.container, mounted)
         for path in self._made:
-            own.pop(path, None)
+            own.kinds.pop(path, None)
         if self._origin is None:
             return own
-        return without(lay_over(self._backend.notes.read(self._origin.reference), own), mounted)
+        before = self._backend.notes.read(self._origin.reference)
+        return replace(own, kinds=without(lay_over(before, own.kinds), mounted))
 
     async def kill_processes(self) -> None:
         await self.container.kill_processes()
@@ -339,12 +334,12 @@ class EngineSandbox(InContainer):
     async def _save(self, purpose: str) -> tuple[str, dict[str, ChangeKind], list[Change]]:
         """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
         async with self.container.stopped():
-            kinds = await self._kinds()
-            found = await describe(self.container, kinds)
+            listing = await self._listing()
+            found = await describe(self._running, self.container, listing)
             _require_saveable(found)
             image = await self._running.commit(self.id, purpose)
-        self._backend.notes.write(image, kinds)
-        return image, kinds, found
+        self._backend.notes.write(image, listing.kinds)
+        return image, listing.kinds, found
 
     async def _discard(self, image: str) -> None:
         await self._running.remove_image(image)
@@ -411,17 +406,3 @@ def _require_saveable(changes: Sequence[Change]) -> None:
     if size > _LARGEST_SAVED:
         message = f"The changed files are {size >> 30:,} GiB; an engine copies at most {_LARGEST_SAVED >> 30} GiB."
         raise SandboxFailure(message, code="too-large")
-
-
-async def changed_since_start(
-    host: EngineHost, box: EngineContainer, mounted: Sequence[str] = ()
-) -> dict[str, ChangeKind]:
-    """Path and kind of what was changed in a container since it was started."""
-    kinds = parse_diff(await box.diff(), mounted)
-    return kinds if host.facts.exact_diff else with_touched(kinds, await box.touched(), mounted)
-
-
-async def describe(box: EngineContainer, kinds: Mapping[str, ChangeKind]) -> list[Change]:
-    """Changes with what the files are now."""
-    present = [path for path, kind in kinds.items() if kind != "deleted"]
-    return make_changes(kinds, await box.stat(present) if present else [])
