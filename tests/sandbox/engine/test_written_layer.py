@@ -118,11 +118,11 @@ def test_names_are_bytes_and_times_whole_seconds_unless_they_are_to_come(tmp_pat
     assert (change.path, change.size) == (f"/{name}", 5)
     assert change.rights is not None
     assert (change.rights.mode, change.rights.uid, change.rights.time) == (0o640, os.getuid(), 7)
-    ahead = time.time_ns() + 900_000_000
+    ahead = time.time_ns() + 100_900_000_000
     os.utime(f"{own}/{name}", ns=(0, ahead))
     [change] = written_changes(Layers(own, (base,)))
     assert change.rights is not None
-    assert change.rights.time == ahead / 1e9
+    assert change.rights.time == ahead / 1_000_000_000
 
 
 def test_a_folder_too_deep_to_be_listed_is_not_shown_as_one(tmp_path: Path, base: str) -> None:

@@ -73,7 +73,7 @@ def make_changes(
 ) -> list[Change]:
     """Changes with type and size, sorted by path. A folder counts when it is new, not when something in it is.
 
-    Owners, permissions and times are told if the times are by the `same_clock` as those of this process.
+    Owners, permissions and times are reported if the times are by the `same_clock` as those of this process.
     """
     known = {record.path: record for record in records}
     found = []
@@ -85,15 +85,15 @@ def make_changes(
             found.append(Change(path, kind, "special"))
         elif record is not None and record.type != "-" and not (kind == "changed" and record.type == "d"):
             size = record.size if record.type == "f" else 0
-            rights = told_rights(record.mode, record.uid, record.gid, record.mtime_ns)
+            rights = reported_rights(record.mode, record.uid, record.gid, record.mtime_ns)
             type_ = _TYPES.get(record.type, "special")
             found.append(Change(path, kind, type_, size, record.target, rights if same_clock else None))
     return found
 
 
-def told_rights(mode: int, uid: int, gid: int, mtime_ns: int) -> Rights:
-    """A time that has passed is told in whole seconds, which engines keep in images: so a file is described alike
-    before and after a fork. One in the future is told as it is, for it may still be one when a verifier runs."""
+def reported_rights(mode: int, uid: int, gid: int, mtime_ns: int) -> Rights:
+    """A time that has passed is reported in whole seconds, which engines keep in images: so a file is described alike
+    before and after a fork. One in the future is reported as it is: it may still be one when a verifier runs."""
     second = 1_000_000_000
     return Rights(mode, uid, gid, mtime_ns / second if mtime_ns > time.time_ns() else mtime_ns // second)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from benchflow.sandbox.engine.container_changes import told_rights
+from benchflow.sandbox.engine.container_changes import reported_rights
 from benchflow.sandbox.engine.machine.engine_client import EngineClient
 from benchflow.sandbox.protocol import Change, ChangeKind
 
@@ -96,7 +96,7 @@ def _walk(top: int, below: Sequence[int], path: str, depth: int, *, hides: bool)
 
 def _change(folder: int, name: str, path: str, kind: ChangeKind, info: os.stat_result) -> Change:
     type_ = _TYPES.get(stat.S_IFMT(info.st_mode), "special")
-    rights = told_rights(stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, info.st_mtime_ns)
+    rights = reported_rights(stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, info.st_mtime_ns)
     size = info.st_size if type_ == "file" else 0
     return Change(path, kind, type_, size, os.readlink(name, dir_fd=folder) if type_ == "symlink" else None, rights)
 
