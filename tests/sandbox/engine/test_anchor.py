@@ -117,6 +117,18 @@ def test_removal_takes_trees_and_not_what_links_point_to(anchor, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+def test_a_file_is_renamed_in_its_folder_and_nowhere_else(anchor, tmp_path):
+    (tmp_path / "program").write_text("x")
+    (tmp_path / "alias").symlink_to(tmp_path)
+    rename = Record("m", f"{tmp_path}/program", 4).header() + b"kept"
+    assert run(anchor, "unpack", stdin=rename)[0] == 0
+    assert run(anchor, "unpack", stdin=rename)[0] == 2
+    for path, name in (("kept", b"../out"), ("alias/kept", b"out"), ("absent/kept", b"out")):
+        stream = Record("m", f"{tmp_path}/{path}", len(name)).header() + name
+        assert run(anchor, "unpack", stdin=stream)[0] != 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alias", "kept"]
+
+
 def test_only_what_is_roots_is_given_away_and_no_link_is_followed(anchor, tmp_path):
     if os.geteuid() != 0:
         pytest.fail("files can only be given away by root")

@@ -91,6 +91,21 @@ def test_a_docker_says_what_it_can_limit():
     assert set(CAPABILITIES) >= BUILT_IN
 
 
+def test_layers_are_read_by_root_on_the_engines_machine_if_the_overlay_keeps_all_that_was_written():
+    native = ("Native Overlay Diff", "true")
+    docker = {"KernelVersion": "6.1", "Driver": "overlay2", "DriverStatus": [list(native)]}
+    podman = {"host": {"kernel": "6.1"}, "store": {"graphDriverName": "overlay", "graphStatus": dict([native])}}
+    here = {"kernel": "6.1", "root": True, "local": True}
+    for read, info in ((read_docker, docker), (read_podman, podman)):
+        assert read(info, **here).reads_layers
+        for other in ({"kernel": "5.0"}, {"root": False}, {"local": False}):
+            assert not read(info, **here | other).reads_layers
+    for less in ({"Driver": "vfs"}, {"DriverStatus": None}, {"SecurityOptions": ["name=rootless"]}):
+        assert not read_docker(docker | less, **here).reads_layers
+    for less in ({"graphDriverName": "vfs"}, {"graphStatus": {}}):
+        assert not read_podman(podman | {"store": podman["store"] | less}, **here).reads_layers
+
+
 def test_disk_limits_need_project_quotas_below_the_engines_data():
     mounts = "/dev/a / ext4 rw 0 0\n/dev/b /data xfs rw,prjquota 0 0\n/dev/c /data/plain xfs rw 0 0\n"
     assert has_project_quota(mounts, "/data/docker")

@@ -7,7 +7,8 @@ image it came from, so its own list is laid over the list of its origin.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.files import write_atomic
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.engine.box.file_records import Record
-from benchflow.sandbox.protocol import Change, ChangeKind
+from benchflow.sandbox.protocol import Change, ChangeKind, Rights
 
 _KINDS: Final[Mapping[str, ChangeKind]] = {"A": "added", "C": "changed", "D": "deleted"}
 _TYPES: Final[Mapping[str, Literal["file", "directory", "symlink", "special"]]] = {
@@ -33,13 +34,15 @@ _ENGINE_FOLDERS: Final = ("/dev", "/proc", "/sys")
 
 def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
     """The lines of `diff` as path and kind, without what the engine itself put there and the `mounted` paths."""
+    lines = (line.partition(" ") for line in _lines(text))
+    kinds = {path: _KINDS[kind] for kind, _, path in lines if kind in _KINDS and path.startswith("/")}
+    return {path: kinds[path] for path in not_of_the_engine(kinds, mounted)}
+
+
+def not_of_the_engine(paths: Iterable[str], mounted: Iterable[str] = ()) -> list[str]:
+    """Those that are neither what an engine puts into every container nor below the `mounted` paths."""
     engines = PathSet((*_ENGINE_FOLDERS, *mounted))
-    found: dict[str, ChangeKind] = {}
-    for line in _lines(text):
-        kind, _, path = line.partition(" ")
-        if kind in _KINDS and path.startswith("/") and path not in _ENGINE_PATHS and not engines.covers(path):
-            found[path] = _KINDS[kind]
-    return found
+    return [path for path in paths if path not in _ENGINE_PATHS and not engines.covers(path)]
 
 
 def with_touched(
@@ -49,12 +52,7 @@ def with_touched(
 
     Docker compares sizes and times with the image, and its list lacks a file that has both as before.
     """
-    engines = PathSet((*_ENGINE_FOLDERS, *mounted))
-    found: dict[str, ChangeKind] = dict(kinds)
-    for path in touched:
-        if path not in found and path not in _ENGINE_PATHS and not engines.covers(path):
-            found[path] = "changed"
-    return found
+    return {**dict.fromkeys(not_of_the_engine(touched, mounted), "changed"), **kinds}
 
 
 def _lines(text: str) -> list[str]:
@@ -70,8 +68,13 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> list[Change]:
-    """Changes with type and size, sorted by path. A folder counts when it is new, not when something in it is."""
+def make_changes(
+    kinds: Mapping[str, ChangeKind], records: Iterable[Record], *, same_clock: bool = False
+) -> list[Change]:
+    """Changes with type and size, sorted by path. A folder counts when it is new, not when something in it is.
+
+    Owners, permissions and times are reported if the times are by the `same_clock` as those of this process.
+    """
     known = {record.path: record for record in records}
     found = []
     for path in sorted(kinds):
@@ -82,8 +85,17 @@ def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> 
             found.append(Change(path, kind, "special"))
         elif record is not None and record.type != "-" and not (kind == "changed" and record.type == "d"):
             size = record.size if record.type == "f" else 0
-            found.append(Change(path, kind, _TYPES.get(record.type, "special"), size, record.target))
+            rights = reported_rights(record.mode, record.uid, record.gid, record.mtime_ns)
+            type_ = _TYPES.get(record.type, "special")
+            found.append(Change(path, kind, type_, size, record.target, rights if same_clock else None))
     return found
+
+
+def reported_rights(mode: int, uid: int, gid: int, mtime_ns: int) -> Rights:
+    """A time that has passed is reported in whole seconds, which engines keep in images: so a file is described alike
+    before and after a fork. One in the future is reported as it is: it may still be one when a verifier runs."""
+    second = 1_000_000_000
+    return Rights(mode, uid, gid, mtime_ns / second if mtime_ns > time.time_ns() else mtime_ns // second)
 
 
 def lay_over(origin: Mapping[str, ChangeKind], later: Mapping[str, ChangeKind]) -> dict[str, ChangeKind]:
@@ -105,6 +117,18 @@ def without(kinds: Mapping[str, ChangeKind], places: Iterable[str]) -> dict[str,
     """Those outside of the places."""
     gone = PathSet(places)
     return {path: kind for path, kind in kinds.items() if not gone.covers(path)}
+
+
+def removable(unwanted: Sequence[Change], mounted: Sequence[str]) -> bool:
+    """Whether a container that is already running can be rid of these: all were added, and none is where something is
+    mounted, above it or below it."""
+    occupied = PathSet((*_ENGINE_FOLDERS, *_ENGINE_PATHS, *mounted))
+    places = PathSet(change.path for change in unwanted)
+    return (
+        all(change.kind == "added" for change in unwanted)
+        and not any(occupied.covers(change.path) for change in unwanted)
+        and not any(places.covers(path) for path in (*_ENGINE_FOLDERS, *_ENGINE_PATHS, *mounted))
+    )
 
 
 class SnapshotNotes:

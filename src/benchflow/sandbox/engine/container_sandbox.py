@@ -16,7 +16,8 @@ from benchflow.files.path_set import PathSet
 from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer, absolute
-from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, with_touched, without
+from benchflow.sandbox.engine.change_listing import Listing, changed_since_start, describe
+from benchflow.sandbox.engine.container_changes import lay_over, removable, without
 from benchflow.sandbox.engine.container_network import ContainerNetwork
 from benchflow.sandbox.engine.forwarded_services import ForwardedServices, services_of
 from benchflow.sandbox.engine.machine.engine_facts import needed
@@ -56,9 +57,10 @@ class EngineSandbox(InContainer):
         purpose: str = "sandbox",
         home: Home | None = None,
         hosts: Sequence[str] = (),
+        unwanted: Sequence[str] = (),
     ) -> None:
         """`own_image` is removed when the sandbox stops; `home` is known when it continues another sandbox; `hosts` are
-        names that mean the sandbox itself."""
+        names that mean the sandbox itself; `unwanted` is removed before anything can run in it."""
         self.id = f"benchcube-{secrets.token_hex(8)}"
         self.spec = spec
         self._backend = backend
@@ -67,6 +69,7 @@ class EngineSandbox(InContainer):
         self._network_of: str | None = None
         self._forwarding: ForwardedServices | None = None
         self._hosts = tuple(hosts)
+        self._unwanted = tuple(unwanted)
         self._purpose = purpose
         self._home = home
         self._made: frozenset[str] = frozenset()
@@ -89,6 +92,8 @@ class EngineSandbox(InContainer):
             async with host.gate.slot():
                 await self._start(host)
             await self._guard_mounts()
+            if self._unwanted:
+                await self.container.remove(self._unwanted)
         except BaseException:
             with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
                 await self.stop()
@@ -161,17 +166,18 @@ class EngineSandbox(InContainer):
             self._backend.notes.forget(old)
 
     async def changes(self) -> list[Change]:
-        return await describe(self.container, await self._kinds())
+        return await describe(self._running, self.container, await self._listing())
 
-    async def _kinds(self) -> dict[str, ChangeKind]:
-        """Path and kind of everything that was changed since the environment was built."""
+    async def _listing(self) -> Listing:
+        """Everything that was changed since the environment was built."""
         mounted = [mount.target for mount in self.spec.mounts]
         own = await changed_since_start(self._running, self.container, mounted)
         for path in self._made:
-            own.pop(path, None)
+            own.kinds.pop(path, None)
         if self._origin is None:
             return own
-        return without(lay_over(self._backend.notes.read(self._origin.reference), own), mounted)
+        before = self._backend.notes.read(self._origin.reference)
+        return replace(own, kinds=without(lay_over(before, own.kinds), mounted))
 
     async def kill_processes(self) -> None:
         await self.container.kill_processes()
@@ -239,11 +245,21 @@ class EngineSandbox(InContainer):
         hosts: Sequence[str] = (),
     ) -> EngineSandbox:
         """A copy that has yet to be started."""
-        image = await self._save("fork")
-        if revert is not None:
-            image = await self._reverted(image, revert)
+        image, kinds, found = await self._save("fork")
         added = {mount.target for mount in mounts}
         kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
+        unwanted: list[Change] = []
+        if revert is not None:
+            try:
+                places = PathSet(revert(found))
+                unwanted = [change for change in found if places.covers(change.path)]
+                if not removable(unwanted, [mount.target for mount in (*kept, *mounts)]):
+                    image = await self._reverted(image, kinds, unwanted)
+                    unwanted = []
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._discard(image)
+                raise
         return EngineSandbox(
             self._backend,
             replace(self.spec, mounts=(*kept, *mounts), network=network or self.current_policy()),
@@ -251,6 +267,7 @@ class EngineSandbox(InContainer):
             own_image=image,
             home=self._home,
             hosts=hosts,
+            unwanted=[change.path for change in unwanted],
         )
 
     def join(self, container: str) -> None:
@@ -268,24 +285,20 @@ class EngineSandbox(InContainer):
         self.container.set_defaults(env={**self.spec.env, **environment})
 
     async def snapshot(self) -> Snapshot:
-        return Snapshot(self._backend.name, await self._save("snapshot"), self.spec.image)
+        return Snapshot(self._backend.name, (await self._save("snapshot"))[0], self.spec.image)
 
-    async def _reverted(self, image: str, revert: Revert) -> str:
-        """The image with the paths that `revert` names as the environment was built, in place of the given one."""
+    async def _reverted(self, image: str, kinds: Mapping[str, ChangeKind], touched: Sequence[Change]) -> str:
+        """The image with these paths as the environment was built, in place of the given one.
+
+        It is made in a container of its own, without mounts: nothing of the verifier is in the way of files that come
+        back, and the engine compares a fork with what it starts from.
+        """
         spec = replace(self.spec, mounts=(), network=NetworkPolicy("none"))
         origin = Snapshot(self._backend.name, image, self.spec.image)
-        editing = EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home)
-        async with editing:
-            kinds = await editing._kinds()
-            found = await describe(editing.container, kinds)
-            places = PathSet(revert(found))
-            touched = [change for change in found if places.covers(change.path)]
-            if not touched:
-                editing._own_image = None
-                return image
+        async with EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home) as editing:
             await self._restore(editing.container, touched)
             cleaned = await editing._running.commit(editing.id, "fork")
-            self._backend.notes.write(cleaned, without(kinds, [change.path for change in touched]))
+        self._backend.notes.write(cleaned, without(kinds, [change.path for change in touched]))
         return cleaned
 
     async def _restore(self, box: EngineContainer, touched: Sequence[Change]) -> None:
@@ -318,14 +331,19 @@ class EngineSandbox(InContainer):
                 self._backend.notes.forget(self._own_image)
         self._container = self._network = None
 
-    async def _save(self, purpose: str) -> str:
+    async def _save(self, purpose: str) -> tuple[str, dict[str, ChangeKind], list[Change]]:
         """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
         async with self.container.stopped():
-            kinds = await self._kinds()
-            _require_saveable(await describe(self.container, kinds))
+            listing = await self._listing()
+            found = await describe(self._running, self.container, listing)
+            _require_saveable(found)
             image = await self._running.commit(self.id, purpose)
-        self._backend.notes.write(image, kinds)
-        return image
+        self._backend.notes.write(image, listing.kinds)
+        return image, listing.kinds, found
+
+    async def _discard(self, image: str) -> None:
+        await self._running.remove_image(image)
+        self._backend.notes.forget(image)
 
     async def _restart(self) -> None:
         """The last resort against processes that cannot be killed from inside."""
@@ -388,17 +406,3 @@ def _require_saveable(changes: Sequence[Change]) -> None:
     if size > _LARGEST_SAVED:
         message = f"The changed files are {size >> 30:,} GiB; an engine copies at most {_LARGEST_SAVED >> 30} GiB."
         raise SandboxFailure(message, code="too-large")
-
-
-async def changed_since_start(
-    host: EngineHost, box: EngineContainer, mounted: Sequence[str] = ()
-) -> dict[str, ChangeKind]:
-    """Path and kind of what was changed in a container since it was started."""
-    kinds = parse_diff(await box.diff(), mounted)
-    return kinds if host.facts.exact_diff else with_touched(kinds, await box.touched(), mounted)
-
-
-async def describe(box: EngineContainer, kinds: Mapping[str, ChangeKind]) -> list[Change]:
-    """Changes with what the files are now."""
-    present = [path for path, kind in kinds.items() if kind != "deleted"]
-    return make_changes(kinds, await box.stat(present) if present else [])

@@ -52,7 +52,8 @@ async def services_of(host: EngineHost, network: str, files: str) -> AsyncIterat
     """What is offered in the network of one container and among the files of another; closed after an error only."""
     if not host.facts.may_enter:
         raise UnsupportedError(NO_FORWARDING, code="forwarding-unsupported", path="forward")
-    entry = await Entry.into(await host.first_process(network), await host.first_process(files))
+    first = await host.first_process(network)
+    entry = await Entry.into(first, first if files == network else await host.first_process(files))
     try:
         yield ForwardedServices(entry, *await entry.offers())
     except BaseException:

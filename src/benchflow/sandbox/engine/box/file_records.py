@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 
 from benchflow.errors import SandboxFailure
 
-RecordType = Literal["d", "f", "l", "i", "x", "s", "-"]
+RecordType = Literal["d", "f", "l", "i", "x", "m", "s", "-"]
 _HEADER: Final = struct.Struct("<cxHIIIQqq")
 _TYPES: Final = frozenset("dfls-")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -30,6 +30,12 @@ class InContainer(Sandbox):
 
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
         await self.container.write_file(path, data, owner=owner, mode=mode)
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        await self.container.write_files(files)
+
+    async def stand_in(self, place: str, program: bytes, kept: str) -> None:
+        await self.container.stand_in(place, program, kept)
 
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         await self.container.download(source, target, max_bytes=max_bytes, max_files=max_files)

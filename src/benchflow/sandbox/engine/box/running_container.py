@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import posixpath
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,8 @@ from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _GRACE_SEC: Final = 15.0
 """How long after its timeout a command may take to be gone before we go after it from outside."""
+_OF_THE_PLACE: Final = frozenset({"no-such-file", "refused-file", "transfer-failed"})
+"""Codes of what the anchor refuses because of the files that it finds."""
 _TIMED_OUT: Final = 142
 """What the anchor ends with after a timeout: 128 and the number of SIGALRM."""
 _KILLED: Final = 137
@@ -67,6 +70,10 @@ class EngineContainer:
         self._begun: datetime | None = None
         self._starved = False
         """Whether the engine has reported a kill for lack of memory."""
+        self._commands = 0
+        """How many are under way, or were given up."""
+        self._quiet = False
+        """Whether nothing was started since everything was ended."""
 
     def set_defaults(self, *, user: str | None = None, env: Mapping[str, str] | None = None) -> None:
         """Change what holds for commands that do not say otherwise."""
@@ -99,7 +106,7 @@ class EngineContainer:
 
         argv, client_env = self._command(command, user, env, cwd, timeout, interactive=stdin is not None)
         limit = None if timeout is None else timeout + _GRACE_SEC
-        with anyio.move_on_after(limit) as scope:
+        with anyio.move_on_after(limit) as scope, self._under_way():
             async with (
                 self._ended_when_left(greeting),
                 opened(argv, stdin=stdin is not None, env=client_env) as process,
@@ -123,6 +130,15 @@ class EngineContainer:
             dropped_bytes=output.dropped,
         )
 
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """While the engine starts a command, ending all processes may come too early for it; and for one that was given
+        up nobody knows until when."""
+        self._quiet = False
+        self._commands += 1
+        yield
+        self._commands -= 1
+
     async def _require_memory(self) -> None:
         """Raise if the machine killed a process for lack of memory since the last call.
 
@@ -144,13 +160,14 @@ class EngineContainer:
     ) -> SandboxProcess:
         """As `Sandbox.process`."""
         argv, client_env = self._command(command, user, env, cwd, None, interactive=True)
-        process = await open_process(argv, stdin=True, env=client_env)
         greeting = Greeting()
-        try:
-            rest = await self._greeted(process, greeting)
-        except BaseException:
-            await end(process)
-            raise
+        with self._under_way():
+            process = await open_process(argv, stdin=True, env=client_env)
+            try:
+                rest = await self._greeted(process, greeting)
+            except BaseException:
+                await end(process)
+                raise
         talking = EngineProcess(process, rest, lambda: self._end_tree(greeting.pid))
         self._processes.append(talking)
         return talking
@@ -164,6 +181,24 @@ class EngineContainer:
         who = await self._owner(owner)
         record = Record("f", absolute(path), len(data), mode, who.uid, who.gid, time.time_ns())
         await self._unpack(_whole(record.header() + data))
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        """As `Sandbox.write_files`."""
+        now = time.time_ns()
+        records = (Record("f", absolute(path), len(data), mtime_ns=now).header() + data for path, data in files.items())
+        await self._unpack(_whole(b"".join(records)))
+
+    async def stand_in(self, place: str, program: bytes, kept: str) -> None:
+        """As `Sandbox.stand_in`."""
+        name = posixpath.basename(kept).encode("utf-8", "surrogateescape")
+        moved = Record("m", absolute(place), len(name)).header() + name
+        front = Record("f", place, len(program), 0o755, mtime_ns=time.time_ns()).header() + program
+        try:
+            await self._unpack(_whole(moved + front))
+        except SandboxFailure as error:
+            if error.code not in _OF_THE_PLACE:
+                raise
+            raise SandboxFailure(f"{place} could not be replaced: {error}", code="stand-in-failed") from error
 
     async def overwrite(self, path: str, data: bytes) -> None:
         """Write into an existing file without replacing it, as files that the engine mounts demand."""
@@ -253,6 +288,9 @@ class EngineContainer:
         Engines can pause a container, but then nothing of ours can look at its files either, and a rootless engine
         without control groups of its own cannot.
         """
+        if self._quiet:
+            yield
+            return
         await self._anchor("kill", _STOP, "-1")
         try:
             yield
@@ -262,13 +300,15 @@ class EngineContainer:
 
     async def kill_processes(self) -> None:
         """End every process but the anchor; where that cannot be done from inside, by a restart of the container."""
-        killed = False
+        if self._quiet:
+            return
+        answer: bytes | None = None
         with contextlib.suppress(SandboxFailure), anyio.move_on_after(_GRACE_SEC):
-            await self._anchor("kill", "9", "-1")
-            killed = True
-        if not killed:
+            answer = await self._anchor("kill", "9", "-1")
+        if answer is None:
             await self._begin()
             await self._restart()
+        self._quiet = answer == b"gone" and not self._commands
         await self._close_processes()
 
     async def close(self) -> None:
@@ -395,7 +435,7 @@ class EngineContainer:
                 await self._anchor("kill", "15", str(pid))
 
     async def _owner(self, owner: str | None) -> Owner:
-        if owner is None:
+        if owner is None or owner in ("root", "0"):  # whatever the accounts in there say
             return Owner()
         texts = []
         for path in ("/etc/passwd", "/etc/group"):

@@ -19,8 +19,9 @@ from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
 from benchflow.sandbox.composed.composition import Part, ServiceComposition
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer
+from benchflow.sandbox.engine.change_listing import changed_since_start, describe
 from benchflow.sandbox.engine.composed.compose_service import EngineService
-from benchflow.sandbox.engine.container_sandbox import EngineSandbox, changed_since_start, describe
+from benchflow.sandbox.engine.container_sandbox import EngineSandbox
 from benchflow.sandbox.engine.forwarded_services import services_of
 from benchflow.sandbox.protocol import (
     Change,
@@ -118,8 +119,8 @@ class ComposeSandbox(InContainer):
 
     async def changes_of(self, service: EngineService) -> list[Change]:
         """What a service changed since it was started."""
-        kinds = await changed_since_start(await self._backend.connect(), service.container)
-        return await describe(service.container, kinds)
+        host = await self._backend.connect()
+        return await describe(host, service.container, await changed_since_start(host, service.container))
 
     async def kill_processes(self) -> None:
         """End the processes in main; the other services run until verification has ended."""
@@ -174,7 +175,7 @@ class ComposeSandbox(InContainer):
         host = await self._backend.connect()
         async with services_of(host, self._holder.id, service.id) as services:
             image = await service.save()
-            self._backend.notes.write(image, await changed_since_start(host, service.container))
+            self._backend.notes.write(image, (await changed_since_start(host, service.container)).kinds)
             policy = network or self._holder.current_policy()
             spec = replace(service.spec, user="root", mounts=tuple(mounts), network=policy)
             origin = Snapshot(self._backend.name, image, spec.image)

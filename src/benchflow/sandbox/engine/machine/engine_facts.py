@@ -30,6 +30,8 @@ class EngineFacts:
     """Its containers run on the kernel that this process runs on, not in a virtual machine."""
     may_enter: bool
     """This process may enter the namespaces of its containers."""
+    reads_layers: bool = False
+    """What its containers write can be read here, as the kernel's overlay keeps it."""
     exact_diff: bool = False
     """Its list of changed files is what was written, not what differs in size or time, which an agent can put back."""
 
@@ -70,6 +72,7 @@ def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool, m
     rootless = any("rootless" in option for option in info.get("SecurityOptions") or [])
     same = local and info.get("KernelVersion") == kernel
     data = str(info.get("DockerRootDir", ""))
+    native = ["Native Overlay Diff", "true"] in (info.get("DriverStatus") or [])
     return EngineFacts(
         version=str(info.get("ServerVersion", "")),
         machine=str(info.get("Architecture", "")),
@@ -81,6 +84,7 @@ def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool, m
         disk_limit=same and info.get("Driver") == "overlay2" and has_project_quota(mounts, data),
         same_kernel=same,
         may_enter=same and root and not rootless,
+        reads_layers=same and root and not rootless and info.get("Driver") == "overlay2" and native,
     )
 
 
@@ -91,6 +95,8 @@ def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool, m
     controllers = set(host.get("cgroupControllers") or [])
     rootless = bool(host.get("security", {}).get("rootless"))
     same = local and host.get("kernel") == kernel and not host.get("serviceIsRemote")
+    native = (store.get("graphStatus") or {}).get("Native Overlay Diff") == "true"
+    exact = store.get("graphDriverName") == "overlay" and native
     return EngineFacts(
         version=str(info.get("version", {}).get("Version", "")),
         machine=str(host.get("arch", "")),
@@ -104,8 +110,8 @@ def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool, m
         and has_project_quota(mounts, str(store.get("graphRoot", ""))),
         same_kernel=same,
         may_enter=same and root and not rootless,
-        exact_diff=store.get("graphDriverName") == "overlay"
-        and (store.get("graphStatus") or {}).get("Native Overlay Diff") == "true",
+        reads_layers=same and root and not rootless and exact,
+        exact_diff=exact,
     )
 
 

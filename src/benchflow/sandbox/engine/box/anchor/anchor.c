@@ -3,7 +3,8 @@
  *   anchor hold LEASE [CMD...]   stay, reap, and leave as soon as nobody holds a lock on the file LEASE (-: none) any more,
  *                                or as soon as CMD, which is started first, ends
  *   anchor run SEC USEC CMD...   run CMD; a timeout (0 0: none) or SIGTERM kills all its descendants
- *   anchor kill SIGNAL PID       send a signal (PID -1: to every process but the first); that nobody is there is fine
+ *   anchor kill SIGNAL PID       send a signal (PID -1: to every process but the first); that nobody is there is fine. After
+ *                                `kill 9 -1` it waits up to a second and writes `gone` if nobody is left
  *   anchor unpack                make files from the records on stdin (see struct record)
  *   anchor pack PATH             write the file or tree at PATH as records to stdout
  *   anchor stat                  a record for each NUL-ended path on stdin, without the contents of files
@@ -27,7 +28,7 @@ enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_fstat = 5, NR_rt_sigaction = 
        NR_nanosleep = 35, NR_setitimer = 38, NR_getpid = 39, NR_execve = 59, NR_exit = 60, NR_wait4 = 61, NR_kill = 62,
        NR_flock = 73, NR_fchmod = 91, NR_fchown = 93, NR_prctl = 157, NR_getdents64 = 217, NR_openat = 257,
        NR_mkdirat = 258, NR_fchownat = 260, NR_newfstatat = 262, NR_unlinkat = 263, NR_symlinkat = 266,
-       NR_readlinkat = 267, NR_utimensat = 280, NR_rt_sigtimedwait = 128, NR_clone = 56, NR_socket = 41 };
+       NR_renameat = 264, NR_readlinkat = 267, NR_utimensat = 280, NR_rt_sigtimedwait = 128, NR_clone = 56, NR_socket = 41 };
 enum { OTHER_NR_socket = 359, OTHER_NR_socketcall = 102 };
 #define MACHINE 0xc000003eU
 #define OTHER_MACHINE 0x40000003U
@@ -44,7 +45,7 @@ static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e)
 }
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call start\n");
 #elif defined(__aarch64__)
-enum { NR_flock = 32, NR_mkdirat = 34, NR_unlinkat = 35, NR_symlinkat = 36, NR_fchmod = 52, NR_fchownat = 54,
+enum { NR_flock = 32, NR_mkdirat = 34, NR_unlinkat = 35, NR_symlinkat = 36, NR_renameat = 38, NR_fchmod = 52, NR_fchownat = 54,
        NR_fchown = 55, NR_openat = 56, NR_close = 57, NR_getdents64 = 61, NR_read = 63, NR_write = 64, NR_readlinkat = 78,
        NR_newfstatat = 79, NR_fstat = 80, NR_utimensat = 88, NR_exit = 93, NR_nanosleep = 101, NR_setitimer = 103,
        NR_kill = 129, NR_rt_sigaction = 134, NR_rt_sigprocmask = 135, NR_rt_sigtimedwait = 137, NR_prctl = 167,
@@ -82,7 +83,7 @@ enum { PATH_LIMIT = 4096, DEPTH_LIMIT = 200 };
 
 /* What `unpack` reads and `pack` and `stat` write, little-endian, followed by the path and then `size` bytes of data.
  * type: d directory, f file, l link (data is where it points), i file to be overwritten in place, x to be removed with all
- * below, s special, - missing. */
+ * below, m to be renamed (data is its new name in the same folder), s special, - missing. */
 struct record { u8 type, pad; u16 path_length; u32 mode, uid, gid; u64 size; i64 mtime, mtime_ns; };
 
 static u8 buffer[1 << 16];
@@ -209,6 +210,15 @@ static void kill_descendants(void)
 static void send_signal(i64 pid, i64 signal)
 {
     i64 sent = CALL(kill, pid, signal, 0, 0, 0);
+    if (pid == -1 && signal == SIGKILL) {
+        for (int left = 200; sent == 0 && left; left--) {
+            sent = CALL(kill, -1, 0, 0, 0, 0);
+            if (sent == 0)
+                pause_for(0, 5000000);
+        }
+        if (sent == -ESRCH)
+            send_all(1, "gone", 4);
+    }
     leave(sent == -ESRCH ? 0 : (int)-sent);
 }
 
@@ -512,7 +522,7 @@ static void unpack(void)
             fail("input", "path too long", -ENAMETOOLONG);
         path[r.path_length] = 0;
         memcpy(shown, path, r.path_length + 1UL);
-        i64 parent = walk(path, &last, r.type != 'x');
+        i64 parent = walk(path, &last, r.type != 'x' && r.type != 'm');
         if (r.type == 'x' && (parent == -ENOENT || parent == -ENOTDIR || parent == -ELOOP))
             continue;
         if (parent < 0)
@@ -523,6 +533,14 @@ static void unpack(void)
             make_file(parent, last, shown, &r);
         } else if (r.type == 'd') {
             make_directory(parent, last, shown, &r);
+        } else if (r.type == 'm' && r.size && r.size < PATH_LIMIT && receive(target, r.size)) {
+            target[r.size] = 0;
+            for (const char *name = target; *name; name++)
+                if (*name == '/')
+                    fail(shown, "cannot leave its folder", -EINVAL);
+            i64 renamed = CALL(renameat, parent, last, parent, target, 0);
+            if (renamed < 0)
+                fail(shown, "cannot be renamed", renamed);
         } else if (r.type == 'l' && r.size && r.size < PATH_LIMIT && receive(target, r.size)) {
             target[r.size] = 0;
             CALL(unlinkat, parent, last, 0, 0, 0);
