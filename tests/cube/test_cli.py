@@ -30,7 +30,8 @@ def cube(*arguments):
     return Result(code, output.getvalue(), errors.getvalue())
 
 
-def test_list_shows_what_is_installed():
+def test_list_shows_what_is_installed(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     result = cube("list")
     assert result.exit_code == 0
     assert "Count to a target: the smallest useful cube." in result.output, "a pipe gets whole lines"

@@ -98,6 +98,8 @@ def test_continuing_it_is_refused_with_one_sentence(jobs, invoke, command):
     before = contents(jobs)
     code, out, err = invoke("eval", command, "old")
     assert (code, out) == (2, "")
-    assert err.startswith("bench: Job 'old' was written by version 0.1 and can only be shown")
+    assert err.startswith(
+        "bench: Job 'old' was written by version 0.1, which hashed its inputs differently: it can only be shown"
+    )
     assert err.count("\n") == 1
     assert contents(jobs) == before
