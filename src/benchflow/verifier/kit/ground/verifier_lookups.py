@@ -29,7 +29,6 @@ class Changes:
         """When the verifier's ground was laid: what was written later is the verifier's."""
         self.added: "set[str]" = set()
         self.settings: "dict[str, list[str]]" = {}
-        self.forged = False
         for record in data.split(b"\0"):
             word, _, raw = record.partition(b" ")
             path = raw.decode("utf-8", "surrogateescape")
@@ -37,8 +36,6 @@ class Changes:
                 self.added.add(path)
             elif word == b"setting":
                 self.settings.setdefault(os.path.basename(path), []).append(path)
-            elif word == b"forged":
-                self.forged = True
         self._known: "dict[str, bool]" = {}
         self._settled: "dict[str, bool]" = {}
 
@@ -72,8 +69,8 @@ class Changes:
         return found
 
     def is_new(self, path: str) -> bool:
-        """Whether a file was written since the ground was laid; an agent can forge one of the two times only."""
-        return not self.forged and self.is_touched(path) and os.stat(path).st_mtime > self.laid
+        """Whether a file was written since the ground was laid, when no file of the agent had a time in the future."""
+        return self.is_touched(path) and os.stat(path).st_mtime > self.laid
 
     def is_touched(self, path: str) -> bool:
         """Whether a file was made, written or given other rights since the ground was laid."""
