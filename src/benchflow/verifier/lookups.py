@@ -71,6 +71,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("python", "Bytecode in `__pycache__`.", "as-built", "Withheld by name."),
     Lookup(
         "python",
+        "Bytecode that the verifier unpacks from an archive of the agent, beside a module or test of its own.",
+        "hook",
+        "Not read: what is not installed and has new bytecode is compiled anew.",
+    ),
+    Lookup(
+        "python",
         "Entry points in `*.dist-info` and `*.egg-info` on the module path.",
         "hook",
         "Distributions that the agent added have none where all are searched.",
@@ -128,6 +134,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "System folders, tools and settings of homes are as built.",
     ),
     Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
+    Lookup(
+        "unittest",
+        "`__init__.py` of the folders that it searches for tests.",
+        "hook",
+        "One of the agent's does not run on the way to the verifier's tests.",
+    ),
     Lookup(
         "node",
         "Packages in `node_modules` beside the script and above it, and by `name` in the `package.json` above it.",
