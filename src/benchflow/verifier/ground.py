@@ -6,6 +6,7 @@
                      python/    the interpreter hook, started from the standard libraries of the environment
                      node/      the same for Node, started by what stands in the place of each `node` as built
                      ruby/      the same for Ruby, also started by RubyGems
+                     perl/      the same for Perl
                      make/      targets that no file of the agent stands for
                      uv/        a project for uv, where the agent's would be found
 
@@ -27,7 +28,7 @@ from typing import Final
 from benchflow.errors import SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
-from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, RUBY_HOOK, node_option
+from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, PERL_HOOK, RUBY_HOOK, node_option
 from benchflow.verifier.scope import GROUND
 from benchflow.verifier.surviving.makefiles import phony
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
@@ -117,6 +118,7 @@ def common_files(stdlibs: Sequence[str], gems: Sequence[str], settings: frozense
     hook[f"{GROUND}/node/imports.mjs"] = (_HOOK / "node_imports.mjs").read_bytes()
     hook[f"{GROUND}/settings"] = "\n".join(sorted(settings)).encode()
     hook[RUBY_HOOK] = (_HOOK / "ruby_lookups.rb").read_bytes()
+    hook[PERL_HOOK] = (_HOOK / "perl_lookups.pl").read_bytes()
     starts = {f"{stdlib}/{_START_PLACE}": start for stdlib in stdlibs}
     starts |= {f"{folder}/{START_OF_GEMS}": f'require "{RUBY_HOOK}"\n'.encode() for folder in gems}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}

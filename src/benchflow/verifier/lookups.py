@@ -235,6 +235,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "perl",
+        "Modules in folders that `-I`, `PERL5LIB`, `prove -l` or a test adds to the path.",
+        "hook",
+        "One that the agent added, or that came out of its archive, is found only where the environment has none of "
+        "that name. `PERL5OPT` loads the hook, except with `-T`.",
+    ),
+    Lookup(
+        "perl",
         "Modules in `/etc/perl` and `/usr/local` before its own.",
         "as-built",
         "System folders are as built; where system changes are kept, a module that the environment has is withheld.",
@@ -392,6 +399,9 @@ HOOK: Final = "/run/verifier-ground/python"
 NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
 MAKE_HOOK: Final = "/run/verifier-ground/make/phony.mk"
 RUBY_HOOK: Final = "/run/verifier-ground/ruby/lookups.rb"
+PERL_HOOK: Final = "/run/verifier-ground/perl/lookups.pl"
+_PERL_OPTION: Final = f'-M5;BEGIN{{require"{PERL_HOOK}"}}'
+"""Loads a file by its path, before Perl loads a module by its name; `use 5` is true of every Perl."""
 
 
 _REQUIRED: Final = re.compile(r"(?<!\S)(?:--require|-r)[= ](\S+)")
@@ -421,7 +431,9 @@ def with_hook(
     node = _node_variables(own.get("NODE_OPTIONS", ""), node_hook, misled=misleads_node)
     make = {"MAKEFILES": f"{MAKE_HOOK} {own.get('MAKEFILES', '')}".rstrip()} if phony else {}
     ruby = {"RUBYOPT": f"-r{RUBY_HOOK} {own.get('RUBYOPT', '')}".rstrip()}
-    return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node, **ruby, **make}
+    perl = {"PERL5OPT": f"{_PERL_OPTION} {own.get('PERL5OPT', '')}".rstrip()}
+    lists = _settled_lists(own, spec.workdir)
+    return {**variables, **lists, "PYTHONPATH": modules, **node, **ruby, **perl, **make}
 
 
 def _node_variables(own: str, hook: str, *, misled: bool) -> dict[str, str]:
