@@ -247,6 +247,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "System folders are as built; where system changes are kept, a module that the environment has is withheld.",
     ),
     Lookup("perl", "`.proverc` in the folder and the home.", "as-built", "Withheld by name."),
+    Lookup("ctest", "`CTestCustom.cmake` in the folder of a build.", "as-built", "Withheld by name."),
     Lookup("R", "`.Rprofile`, `.Renviron`, `.RData` in the folder and the home.", "as-built", "Withheld by name."),
     Lookup(
         "R",
@@ -320,6 +321,22 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Files in a package or standard library of Go, Ruby, Node, R, Rust or Python, and extensions of Java.",
         "as-built",
         "Where system changes are kept, nothing is added to those that the environment was built with.",
+    ),
+    Lookup(
+        "libraries",
+        "What programs look for beside themselves and their libraries before they take their own: `python3.11._pth`, "
+        "`python311.zip` and a library below `bin` of Python, `*.pmc` and `*.bs` of Perl, `real-ld` and `*.gch` of "
+        "compilers, `glibc-hwcaps` of the loader.",
+        "as-built",
+        "Withheld by name where system changes are kept, `*.pmc` everywhere; of a folder of programs nothing but "
+        "programs is kept.",
+    ),
+    Lookup(
+        "libc",
+        "Modules of name services (`libnss_*`), and rules and messages of languages (`/usr/lib/locale`, "
+        "`/usr/share/locale`).",
+        "as-built",
+        "Where system changes are kept, none is added; those of languages are if the task speaks of locales.",
     ),
     Lookup(
         "gcc",

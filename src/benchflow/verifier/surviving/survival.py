@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
@@ -34,6 +35,8 @@ SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "ent
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
 _MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
 _BYTECODE: Final = "__pycache__"
+_PERL_BYTECODE: Final = ".pmc"
+"""What Perl loads instead of the module of that name beside it."""
 _PROMPT: Final = "/instruction.md"
 """Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
@@ -179,7 +182,7 @@ class _Judge:
         if change.type == "special":
             return "special"
         names = [plain(name) for name in path.split("/")[1:]]
-        if _BYTECODE in names:
+        if _BYTECODE in names or names[-1].endswith(_PERL_BYTECODE):
             return "bytecode"
         if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
@@ -247,7 +250,20 @@ class _Judge:
             return "path" if change.type != "directory" or change.kind == "deleted" else None
         if path.rpartition("/")[2] in self.rules.programs and change.type != "directory":
             return "path"
-        return "path" if self._is_in_library(path, names) else None
+        return "path" if self._is_found_first(path, names) or self._is_in_library(path, names) else None
+
+    def _is_found_first(self, path: str, names: list[str]) -> bool:
+        """Whether programs as built look for it beside themselves or their libraries before they take their own."""
+        if _FOUND_FIRST.fullmatch(names[-1]) or (_is_locale(names) and not any("local" in it for it in self.mentioned)):
+            return True
+        parts = path.split("/")
+        for depth, name in enumerate(names):
+            if name in _OF_LOADER and (".so" in names[-1] or names[-1] == name):
+                return not self.added.covers("/".join(parts[: depth + 1]))
+            if name in _BINARIES and depth + 1 < len(names) and not self.added.covers("/".join(parts[: depth + 2])):
+                beside = names[depth + 1]
+                return depth + 2 < len(names) or beside in _BESIDE_BINARIES or beside[0] == "." or ".so" in beside
+        return False
 
     def _is_start_setting(self, change: Change, names: list[str]) -> bool:
         """What programs read at their start, where they ask for names, and links on the path to either."""
@@ -395,11 +411,25 @@ def _folders_above(workdir: str) -> frozenset[str]:
     return frozenset(["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))])
 
 
+def _is_locale(names: Sequence[str]) -> bool:
+    """Whether a path holds rules or messages of a language, by which programs compare, sort and print."""
+    return any(pair in _LOCALES for pair in pairwise(names))
+
+
+_FOUND_FIRST: Final = re.compile(
+    r".*\._pth|pybuilddir\.txt|(python|pypy)\d+t?\.zip"  # where Python takes its library from
+    r"|libnss_.*|.*\.gch|real-ld|collect-ld|gnm|gstrip|.*\.bs"  # of the C library, of compilers and of Perl
+)
+_BINARIES: Final = frozenset({"bin", "sbin"})
+_OF_LOADER: Final = frozenset({"glibc-hwcaps", "haswell", "tls", "x86_64", "xeon_phi"})
+"""Folders beside libraries in which the loader looks first."""
+_BESIDE_BINARIES: Final = frozenset({"lib", "lib64", "modules"})
+_LOCALES: Final = frozenset({("share", "locale"), ("share", "locale-langpack"), ("lib", "locale")})
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _PACKAGES: Final = _SITES | {"node_modules", "gems", "library", "site-library"}
 """Folders in which each entry is one package of a language."""
 _WHOLE: Final = re.compile(
-    r"(python|pypy)[23](\.\d+)?t?|go|golang|go-?[\d.]+|rustlib|rubygems|bundler|gconv-modules\.d"
+    r"(python|pypy)[23](\.\d+)?t?|go|golang|go-?[\d.]+|rustlib|rubygems|bundler|gconv-modules\.d|(java|jdk|jre)-.*"
 )
 """Folders that are one library of a language, or are read as a whole."""
 _VERSION: Final = re.compile(r"\d[\d.]*")

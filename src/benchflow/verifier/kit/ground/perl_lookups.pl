@@ -62,8 +62,9 @@ sub folder_of {
     my ($name) = @_;
     my $doubt = 0;
     for my $folder (@INC) {
-        next if ref $folder || !-f "$folder/$name";
-        return $doubt ? $folder : undef unless is_doubtful("$folder/$name");
+        my @files = ref $folder ? () : grep { -f } "$folder/$name", "$folder/${name}c";
+        next unless @files;
+        return $doubt ? $folder : undef unless grep { is_doubtful($_) } @files;
         $doubt = 1;
     }
     return undef;
