@@ -236,6 +236,40 @@ def test_where_the_system_is_kept_new_software_is_too(path):
     assert reasons([*made, Change(path, "added", "file")], Rules("/app", keep_system=True)) == {}
 
 
+MODULE = "/go/pkg/mod/example.com/same@v1.0.0"
+
+
+@pytest.mark.parametrize("system", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(f"{MODULE}/same.go", "changed", "file"),
+        Change(f"{MODULE}/more.go", "added", "file"),
+        Change("/root/go/pkg/mod/cache/download/example.com/same/@v/v1.0.0.ziphash", "changed", "file"),
+        Change("/root/go", "changed", "symlink", target="/srv/go"),
+        Change("/go/pkg/mod/example.com", "changed", "symlink", target="/srv/example.com"),
+    ],
+    ids=str,
+)
+def test_modules_of_go_that_the_environment_was_built_with_are_as_built(change, system):
+    assert reasons([change], Rules("/app", keep_system=system)) == {change.path: "path"}
+
+
+def test_modules_of_go_that_the_agent_added_survive():
+    new = MODULE.replace("same@", "other@")
+    changes = [Change(new, "added", "directory"), Change(f"{new}/other.go", "added", "file")]
+    own = Change("/app/pkg/mod/parse.go", "changed", "file")
+    assert reasons([*changes, own]) == {}
+
+
+def test_libraries_in_hidden_folders_of_homes_are_as_built_where_the_system_is_kept():
+    library = Change("/root/.m2/repository/junit/junit.jar", "changed", "file")
+    added = Change("/root/.m2/repository/mine/mine.jar", "added", "file")
+    assert reasons([library, added], Rules("/app", keep_system=True)) == {library.path: "startup"}
+    asked = Rules("/app", keep_system=True, expected=frozenset({"junit.jar"}))
+    assert reasons([library], asked) == {}
+
+
 def test_languages_that_the_task_asks_for_survive_where_the_system_does():
     asked = Rules("/app", keep_system=True, expected=frozenset({"locale"}))
     assert reasons([Change("/usr/lib/locale/locale-archive", "added", "file")], asked) == {}

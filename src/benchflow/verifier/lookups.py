@@ -264,6 +264,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("java", "`.mvn`, `.jvmopts`, `junit-platform.properties`.", "as-built", "Withheld by name."),
     Lookup("java", "Classes of the folder by name.", "named", "The verifier names the class."),
     Lookup("go", "`go.work` in the folder and above it.", "as-built", "Withheld by name."),
+    Lookup(
+        "go",
+        "Modules in `pkg/mod`, which it compares with their checksums only when it downloads them.",
+        "as-built",
+        "Nothing is changed in a module that the environment was built with, nor added to it.",
+    ),
     Lookup("go", "Variables in `~/.config/go/env`.", "as-built", "Settings of homes are as built."),
     Lookup(
         "cargo",

@@ -85,7 +85,7 @@ _HOME_START: Final = (
     r"|pydistutils\.cfg|jq|netrc|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan(/.*)?|sqliterc|psqlrc|my\.cnf|hgrc|condarc|irbrc|pryrc"
     r"|rspec|bundle/config|octaverc|julia/config(/.*)?|ipython(/.*)?|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/(pip|fish)(/.*)?|cache/(pip|uv)(/.*)?"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/(pip|fish)(/.*)?|cache/(pip|uv|go-build|ccache)(/.*)?|ccache(/.*)?"
     r"|node_(modules|libraries)(/.*)?)"
 )
 _TO_HOME_START: Final = r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)"

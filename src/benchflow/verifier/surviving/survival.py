@@ -11,11 +11,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
+from benchflow.verifier.surviving.found_first import is_folder, is_found_first, is_in_go_module, is_of_language
 from benchflow.verifier.surviving.start_files import (
     NAME_SERVICES,
     is_system_start,
@@ -186,6 +186,8 @@ class _Judge:
             return "bytecode"
         if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
+        if is_in_go_module(change, names, self.added, self.rules.workdir):
+            return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
             reason = self._acting(change, names)
@@ -253,17 +255,8 @@ class _Judge:
         return "path" if self._is_found_first(path, names) or self._is_in_library(path, names) else None
 
     def _is_found_first(self, path: str, names: list[str]) -> bool:
-        """Whether programs as built look for it beside themselves or their libraries before they take their own."""
-        if _FOUND_FIRST.fullmatch(names[-1]) or (_is_locale(names) and not any("local" in it for it in self.mentioned)):
-            return True
-        parts = path.split("/")
-        for depth, name in enumerate(names):
-            if name in _OF_LOADER and (".so" in names[-1] or names[-1] == name):
-                return not self.added.covers("/".join(parts[: depth + 1]))
-            if name in _BINARIES and depth + 1 < len(names) and not self.added.covers("/".join(parts[: depth + 2])):
-                beside = names[depth + 1]
-                return depth + 2 < len(names) or beside in _BESIDE_BINARIES or beside[0] == "." or ".so" in beside
-        return False
+        local = is_of_language(names) and not any("local" in word for word in self.mentioned)
+        return local or is_found_first(path, names, self.added)
 
     def _is_start_setting(self, change: Change, names: list[str]) -> bool:
         """What programs read at their start, where they ask for names, and links on the path to either."""
@@ -277,6 +270,8 @@ class _Judge:
     def _is_unmentioned_setting(self, change: Change, names: list[str]) -> bool:
         """Whether it is a setting of a program as built, or one in a home, and the task speaks of neither.
 
+        What the environment was built with in hidden folders of homes is as built, for libraries are among it.
+
         Settings have names that programs choose; so the names of the environment's own programs tell them apart.
         """
         depth = 1 if names[0] == "etc" else _home_of(change.path).count("/")
@@ -285,6 +280,8 @@ class _Judge:
             return False
         if self.mentioned.intersection(name.removeprefix(".") for name in inner if name != ".config"):
             return False
+        if names[0] != "etc" and change.kind != "added":
+            return not is_folder(change)
         if names[0] != "etc" and (inner[0] == ".config" or len(inner) == 1):
             return change.type != "directory"
         program = named_after(inner)
@@ -411,20 +408,6 @@ def _folders_above(workdir: str) -> frozenset[str]:
     return frozenset(["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))])
 
 
-def _is_locale(names: Sequence[str]) -> bool:
-    """Whether a path holds rules or messages of a language, by which programs compare, sort and print."""
-    return any(pair in _LOCALES for pair in pairwise(names))
-
-
-_FOUND_FIRST: Final = re.compile(
-    r".*\._pth|pybuilddir\.txt|(python|pypy)\d+t?\.zip"  # where Python takes its library from
-    r"|libnss_.*|.*\.gch|real-ld|collect-ld|gnm|gstrip|.*\.bs"  # of the C library, of compilers and of Perl
-)
-_BINARIES: Final = frozenset({"bin", "sbin"})
-_OF_LOADER: Final = frozenset({"glibc-hwcaps", "haswell", "tls", "x86_64", "xeon_phi"})
-"""Folders beside libraries in which the loader looks first."""
-_BESIDE_BINARIES: Final = frozenset({"lib", "lib64", "modules"})
-_LOCALES: Final = frozenset({("share", "locale"), ("share", "locale-langpack"), ("lib", "locale")})
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _PACKAGES: Final = _SITES | {"node_modules", "gems", "library", "site-library"}
 """Folders in which each entry is one package of a language."""
