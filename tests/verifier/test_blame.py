@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import anyio
@@ -140,3 +141,16 @@ async def test_settings_above_a_verifier_in_node_do_not_break_it(bench, package,
         assert (await it.verify()).verdict.reward == 0
         await it.agent("echo 42 > /app/answer.txt", user="root")
         assert (await it.verify()).verdict.reward == 1
+
+
+async def test_files_of_the_future_below_paths_that_are_too_long_are_no_way_out_of_a_bad_score(bench, package):
+    check = "#!/bin/sh\necho 0 > /logs/verifier/reward.txt\n"
+    deeper = "cd /app; n=$(printf '%0250d' 0); for i in $(seq 14); do mkdir $n; cd $n; done; "
+    many = "for i in $(seq 700); do : > f$i; done; touch -d 2099-01-01 f*; "
+    unreachable = "for i in $(seq 6); do mkdir $n; cd $n; done; touch -d 2099-01-01 f"
+    for left, notes in ((deeper + many, []), (deeper + unreachable, [BROKEN])):
+        async with bench(package(files={"verifier/test.sh": check})) as it:
+            await it.agent(f"bash -ec {shlex.quote(left)}")
+            found = await it.verify()
+            assert found.verdict.reward == 0, found.verdict
+            assert codes(found) == notes

@@ -76,3 +76,9 @@ def test_files_that_are_or_may_be_of_the_future_are_known():
     changes = [Change(f"/app/{name}", "added", "file", rights=rights) for name, rights in times.items()]
     assert of_the_future(changes, PathSet(), 2.0) == ["/app/new", "/app/unknown"]
     assert of_the_future(changes, PathSet(["/app"]), 2.0) == []
+
+
+def test_folders_lose_times_of_the_future_too_and_links_have_those_of_their_targets():
+    ahead = Rights(0o755, 0, 0, 3)
+    changes = [Change(f"/app/{kind}", "added", kind, rights=ahead) for kind in ("directory", "symlink")]
+    assert of_the_future(changes, PathSet(), 2.0) == ["/app/directory"]

@@ -195,6 +195,86 @@ def test_a_link_to_a_changed_part_of_the_system_survives_where_the_system_does()
     assert reasons(changes, Rules("/app", keep_system=True)) == {}
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/bin/python3.11._pth",
+        "/usr/bin/lib/python3.11/os.py",
+        "/usr/bin/.sysless",
+        "/usr/bin/libjli.so",
+        "/usr/lib/python311.zip",
+        "/usr/lib/x86_64-linux-gnu/libnss_db.so.2",
+        "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v3/libmine.so.1",
+        "/usr/lib/gcc/x86_64-linux-gnu/12/real-ld",
+        "/usr/lib/jvm/java-17-openjdk-amd64/lib/mine.jar",
+        "/usr/lib/locale/C.UTF-8/LC_COLLATE",
+        "/usr/share/locale/en_US/LC_MESSAGES/diffutils.mo",
+        "/usr/include/stdio.h.gch",
+        "/usr/share/perl/5.36/strict.pmc",
+        "/usr/lib/x86_64-linux-gnu/perl-base/auto/POSIX/POSIX.bs",
+        "/etc/syslesskey",
+    ],
+)
+def test_where_the_system_is_kept_nothing_stands_before_what_programs_were_built_with(path):
+    assert list(reasons([Change(path, "added", "file")], Rules("/app", keep_system=True))) == [path]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/bin/libtool",
+        "/usr/bin/jq",
+        "/usr/lib/x86_64-linux-gnu/libjq.so.1",
+        "/usr/lib/postgresql/15/bin/postgres",
+        "/usr/lib/gcc/x86_64-linux-gnu/13/cc1",
+        "/opt/tool/bin/lib/x.py",
+    ],
+)
+def test_where_the_system_is_kept_new_software_is_too(path):
+    folders = [f"/usr/lib/{name}" for name in ("postgresql", "postgresql/15", "gcc/x86_64-linux-gnu/13")]
+    made = [Change(folder, "added", "directory") for folder in (*folders, "/usr/lib/postgresql/15/bin", "/opt/tool")]
+    assert reasons([*made, Change(path, "added", "file")], Rules("/app", keep_system=True)) == {}
+
+
+MODULE = "/go/pkg/mod/example.com/same@v1.0.0"
+
+
+@pytest.mark.parametrize("system", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(f"{MODULE}/same.go", "changed", "file"),
+        Change(f"{MODULE}/more.go", "added", "file"),
+        Change("/root/go/pkg/mod/cache/download/example.com/same/@v/v1.0.0.ziphash", "changed", "file"),
+        Change("/root/go", "changed", "symlink", target="/srv/go"),
+        Change("/go/pkg/mod/example.com", "changed", "symlink", target="/srv/example.com"),
+    ],
+    ids=str,
+)
+def test_modules_of_go_that_the_environment_was_built_with_are_as_built(change, system):
+    assert reasons([change], Rules("/app", keep_system=system)) == {change.path: "path"}
+
+
+def test_modules_of_go_that_the_agent_added_survive():
+    new = MODULE.replace("same@", "other@")
+    changes = [Change(new, "added", "directory"), Change(f"{new}/other.go", "added", "file")]
+    own = Change("/app/pkg/mod/parse.go", "changed", "file")
+    assert reasons([*changes, own]) == {}
+
+
+def test_libraries_in_hidden_folders_of_homes_are_as_built_where_the_system_is_kept():
+    library = Change("/root/.m2/repository/junit/junit.jar", "changed", "file")
+    added = Change("/root/.m2/repository/mine/mine.jar", "added", "file")
+    assert reasons([library, added], Rules("/app", keep_system=True)) == {library.path: "startup"}
+    asked = Rules("/app", keep_system=True, expected=frozenset({"junit.jar"}))
+    assert reasons([library], asked) == {}
+
+
+def test_languages_that_the_task_asks_for_survive_where_the_system_does():
+    asked = Rules("/app", keep_system=True, expected=frozenset({"locale"}))
+    assert reasons([Change("/usr/lib/locale/locale-archive", "added", "file")], asked) == {}
+
+
 def test_a_folder_above_a_mount_is_no_change_but_a_link_in_its_place_is():
     rules = Rules("/app", mounted=("/opt/tool/data",))
     folders = [Change(path, "added", "directory") for path in ("/opt", "/opt/tool", "/opt/tool/data")]

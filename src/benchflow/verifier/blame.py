@@ -37,7 +37,7 @@ _OF_THE_STATE: Final[Mapping[Category, frozenset[str]]] = {
         {
             "cleanup-failed", "disk-full", "engine-refused", "exec-failed", "no-such-file", "no-such-folder", "refused",
             "refused-file", "listing-failed", "sandbox-exhausted", "sandbox-failed", "services-unknown", "timeout",
-            "too-large", "unsafe-path",
+            "times-failed", "too-large", "unsafe-path",
         }
     ),
     "infrastructure": frozenset({"os-error"}),

@@ -6,12 +6,13 @@
                      python/    the interpreter hook, started from the standard libraries of the environment
                      node/      the same for Node, started by what stands in the place of each `node` as built
                      ruby/      the same for Ruby, also started by RubyGems
+                     perl/      the same for Perl
                      make/      targets that no file of the agent stands for
                      uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
 built that it changed; `setting`, a file that configures a program of Python; `modules`, a
-folder of packages of Node; `kept`, the package opted out; `forged`, the agent may have set times in the future.
+folder of packages of Node; `kept`, the package opted out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Final
 from benchflow.errors import SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
-from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, RUBY_HOOK, node_option
+from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, PERL_HOOK, RUBY_HOOK, node_option
 from benchflow.verifier.scope import GROUND
 from benchflow.verifier.surviving.makefiles import phony
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
@@ -117,27 +118,27 @@ def common_files(stdlibs: Sequence[str], gems: Sequence[str], settings: frozense
     hook[f"{GROUND}/node/imports.mjs"] = (_HOOK / "node_imports.mjs").read_bytes()
     hook[f"{GROUND}/settings"] = "\n".join(sorted(settings)).encode()
     hook[RUBY_HOOK] = (_HOOK / "ruby_lookups.rb").read_bytes()
+    hook[PERL_HOOK] = (_HOOK / "perl_lookups.pl").read_bytes()
     starts = {f"{stdlib}/{_START_PLACE}": start for stdlib in stdlibs}
     starts |= {f"{folder}/{START_OF_GEMS}": f'require "{RUBY_HOOK}"\n'.encode() for folder in gems}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 
 
-def describe(changes: Iterable[Change], withheld: PathSet, rules: Rules, now: float) -> bytes:
+def describe(changes: Iterable[Change], withheld: PathSet, rules: Rules) -> bytes:
     """The records of what survived."""
     if rules.keep_hooks:
         return b"kept \0"
     places = (f"place {place}" for place in as_built_places(rules))
     own = [change for change in changes if not leads_to_mount(change, rules) and not below(change.path, *rules.mounted)]
-    records = [*places, *_records(own, withheld, now)]
+    records = [*places, *_records(own, withheld)]
     return b"".join(record.encode("utf-8", "surrogateescape") + b"\0" for record in records)
 
 
-def _records(changes: Iterable[Change], withheld: PathSet, now: float) -> Iterator[str]:
-    added, modules, forged = PathSet(), PathSet(), False
+def _records(changes: Iterable[Change], withheld: PathSet) -> Iterator[str]:
+    added, modules = PathSet(), PathSet()
     for change in sorted(changes, key=lambda change: change.path):
         if change.kind == "deleted" or withheld.covers(change.path):
             continue
-        forged = forged or change.rights is None or change.rights.time >= now
         if change.type != "directory" and _is_setting(change.path):
             yield f"setting {change.path}"
         if change.path.endswith("/node_modules") and not modules.covers(change.path):
@@ -149,8 +150,6 @@ def _records(changes: Iterable[Change], withheld: PathSet, now: float) -> Iterat
                 yield f"added {change.path}"
         elif change.type != "directory":
             yield f"changed {change.path}"
-    if forged:
-        yield "forged /"
 
 
 def _is_setting(path: str) -> bool:

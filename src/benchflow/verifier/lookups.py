@@ -71,6 +71,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("python", "Bytecode in `__pycache__`.", "as-built", "Withheld by name."),
     Lookup(
         "python",
+        "Bytecode that the verifier unpacks from an archive of the agent, beside a module or test of its own.",
+        "hook",
+        "Not read: what is not installed and has new bytecode is compiled anew.",
+    ),
+    Lookup(
+        "python",
         "Entry points in `*.dist-info` and `*.egg-info` on the module path.",
         "hook",
         "Distributions that the agent added have none where all are searched.",
@@ -128,6 +134,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "System folders, tools and settings of homes are as built.",
     ),
     Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
+    Lookup(
+        "unittest",
+        "`__init__.py` of the folders that it searches for tests.",
+        "hook",
+        "One of the agent's does not run on the way to the verifier's tests.",
+    ),
     Lookup(
         "node",
         "Packages in `node_modules` beside the script and above it, and by `name` in the `package.json` above it.",
@@ -223,11 +235,19 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "perl",
+        "Modules in folders that `-I`, `PERL5LIB`, `prove -l` or a test adds to the path.",
+        "hook",
+        "One that the agent added, or that came out of its archive, is found only where the environment has none of "
+        "that name. `PERL5OPT` loads the hook, except with `-T`.",
+    ),
+    Lookup(
+        "perl",
         "Modules in `/etc/perl` and `/usr/local` before its own.",
         "as-built",
         "System folders are as built; where system changes are kept, a module that the environment has is withheld.",
     ),
     Lookup("perl", "`.proverc` in the folder and the home.", "as-built", "Withheld by name."),
+    Lookup("ctest", "`CTestCustom.cmake` in the folder of a build.", "as-built", "Withheld by name."),
     Lookup("R", "`.Rprofile`, `.Renviron`, `.RData` in the folder and the home.", "as-built", "Withheld by name."),
     Lookup(
         "R",
@@ -244,6 +264,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("java", "`.mvn`, `.jvmopts`, `junit-platform.properties`.", "as-built", "Withheld by name."),
     Lookup("java", "Classes of the folder by name.", "named", "The verifier names the class."),
     Lookup("go", "`go.work` in the folder and above it.", "as-built", "Withheld by name."),
+    Lookup(
+        "go",
+        "Modules in `pkg/mod`, which it compares with their checksums only when it downloads them.",
+        "as-built",
+        "Nothing is changed in a module that the environment was built with, nor added to it.",
+    ),
     Lookup("go", "Variables in `~/.config/go/env`.", "as-built", "Settings of homes are as built."),
     Lookup(
         "cargo",
@@ -301,6 +327,22 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Files in a package or standard library of Go, Ruby, Node, R, Rust or Python, and extensions of Java.",
         "as-built",
         "Where system changes are kept, nothing is added to those that the environment was built with.",
+    ),
+    Lookup(
+        "libraries",
+        "What programs look for beside themselves and their libraries before they take their own: `python3.11._pth`, "
+        "`python311.zip` and a library below `bin` of Python, `*.pmc` and `*.bs` of Perl, `real-ld` and `*.gch` of "
+        "compilers, `glibc-hwcaps` of the loader.",
+        "as-built",
+        "Withheld by name where system changes are kept, `*.pmc` everywhere; of a folder of programs nothing but "
+        "programs is kept.",
+    ),
+    Lookup(
+        "libc",
+        "Modules of name services (`libnss_*`), and rules and messages of languages (`/usr/lib/locale`, "
+        "`/usr/share/locale`).",
+        "as-built",
+        "Where system changes are kept, none is added; those of languages are if the task speaks of locales.",
     ),
     Lookup(
         "gcc",
@@ -380,6 +422,9 @@ HOOK: Final = "/run/verifier-ground/python"
 NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
 MAKE_HOOK: Final = "/run/verifier-ground/make/phony.mk"
 RUBY_HOOK: Final = "/run/verifier-ground/ruby/lookups.rb"
+PERL_HOOK: Final = "/run/verifier-ground/perl/lookups.pl"
+_PERL_OPTION: Final = f'-M5;BEGIN{{require"{PERL_HOOK}"}}'
+"""Loads a file by its path, before Perl loads a module by its name; `use 5` is true of every Perl."""
 
 
 _REQUIRED: Final = re.compile(r"(?<!\S)(?:--require|-r)[= ](\S+)")
@@ -409,7 +454,9 @@ def with_hook(
     node = _node_variables(own.get("NODE_OPTIONS", ""), node_hook, misled=misleads_node)
     make = {"MAKEFILES": f"{MAKE_HOOK} {own.get('MAKEFILES', '')}".rstrip()} if phony else {}
     ruby = {"RUBYOPT": f"-r{RUBY_HOOK} {own.get('RUBYOPT', '')}".rstrip()}
-    return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node, **ruby, **make}
+    perl = {"PERL5OPT": f"{_PERL_OPTION} {own.get('PERL5OPT', '')}".rstrip()}
+    lists = _settled_lists(own, spec.workdir)
+    return {**variables, **lists, "PYTHONPATH": modules, **node, **ruby, **perl, **make}
 
 
 def _node_variables(own: str, hook: str, *, misled: bool) -> dict[str, str]:

@@ -147,7 +147,7 @@ class Survivors:
         gone = [item.path for item in self.withheld]
         self.withheld = [item for item in self.withheld if not _was_placed(item, changes)]
         left = PathSet(gone)
-        self.changes = describe(changes, left, self.rules, time.time())
+        self.changes = describe(changes, left, self.rules)
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
             names = {change.path.rpartition("/")[2].casefold() for change in changes}

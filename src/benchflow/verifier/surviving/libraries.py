@@ -34,7 +34,7 @@ class _Family:
 _FAMILIES: Final = (
     _Family(
         re.compile(
-            r"(?:/etc/perl|/usr/share/perl5|/usr/lib/[^/]+/perl5/[^/]+|/usr/local/(?:lib|share)(?:/[^/]+)?/perl/[^/]+|/usr/local/lib/site_perl"
+            r"(?:/etc/perl|/usr/share/perl5|/usr/lib/[^/]+/perl5/[^/]+|/usr/lib/[^/]+/perl-base|/usr/lib/[^/]+/perl/[^/]+|/usr/share/perl/[^/]+|/usr/local/(?:lib|share)(?:/[^/]+)?/perl/[^/]+|/usr/local/lib/site_perl"
             r"|/usr/(?:local/)?lib/perl5/site_perl(?:/[\d.]+)?(?:/[^/]+-linux[^/]*)?)/(.+\.(?:pm|pl|al|so))"
         ),
         (

@@ -3,7 +3,7 @@
 `actions(text)` finds targets that stand for an action, in the makefiles of the verifier and of the environment as
 built; `phony(names)` is the makefile that declares them, which `MAKEFILES` names. A target that its recipe makes stays
 a file: `made_by(folders)` are those of the verifier's makefiles, of which the agent's files are withheld, and
-`make_present` takes times in the future from the rest, so that what the verifier copies is newer.
+`make_present` takes times in the future from the rest, so that what the verifier writes is newer.
 """
 
 from __future__ import annotations
@@ -114,31 +114,48 @@ def _ends(path: str, targets: re.Pattern[str], expected: frozenset[str]) -> bool
     return any(targets.fullmatch("/".join(parts[start:])) for start in range(len(parts)))
 
 
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 1 << 17
+"""How many bytes of paths are passed to one command."""
 _TIMEOUT_SEC: Final = 60.0
 _TOUCH: Final = """
 now=/run/verifier-ground.now
 : > "$now"
-for place do [ ! "$place" -nt "$now" ] || touch -c "$place" || exit 1; done
+for place do [ "$place" -ot "$now" ] || touch -c "$place" || exit 1; done
 rm -f "$now"
 """
+"""Some shells compare seconds only: what is not older gets the time of now."""
 
 
 def of_the_future(changes: Iterable[Change], withheld: PathSet, now: float) -> list[str]:
-    """Files that are, or may be, from the future."""
+    """Files and folders that are, or may be, from the future."""
     return [
         change.path
         for change in changes
         if change.kind != "deleted"
-        and change.type == "file"
-        and (change.rights is None or change.rights.time > now)
+        and change.type in ("file", "directory")
+        and (change.rights is None or change.rights.time >= now)
         and not withheld.covers(change.path)
     ]
 
 
 async def make_present(forked: Sandbox, paths: Sequence[str]) -> None:
-    """Take times in the future from files of a copy."""
-    for start in range(0, len(paths), _AT_ONCE):
-        words = ["/bin/sh", "-c", _TOUCH, "sh", *paths[start : start + _AT_ONCE]]
+    """Take times in the future from files and folders of a copy; afterwards only what is written there is new."""
+    for chunk in _chunks(paths):
+        words = ["/bin/sh", "-c", _TOUCH, "sh", *chunk]
         if not (await forked.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)).ok:
             raise SandboxFailure("Times of files could not be set.", code="times-failed")
+
+
+def _chunks(paths: Sequence[str]) -> Iterator[list[str]]:
+    """The paths in parts that fit into one command, however long they are."""
+    chunk: list[str] = []
+    size = 0
+    for path in paths:
+        length = len(path.encode("utf-8", "surrogateescape"))
+        if chunk and size + length > _AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(path)
+        size += length
+    if chunk:
+        yield chunk

@@ -20,7 +20,7 @@ _FILES: Final = re.compile(
     r"|\.(sbtopts|jvmopts|mavenrc|hotspotrc|hotspot_compiler)|junit-platform\.properties"  # Java
     r"|phpunit\.xml(\.dist)?|\.user\.ini|php\.ini|\.busted|\.coveragerc"
     r"|\.(bazelrc|mise\.toml|tool-versions|gdbinit|lldbinit|exrc|octaverc|ghci|ocamlinit|sqliterc|psqlrc)"
-    r"|gnumakefile|gems\.rb"
+    r"|gnumakefile|gems\.rb|ctestcustom\.(cmake|ctest)"
     r"|(s\.)?((gnu)?makefile|.+\.mk)(,v|\.(o|c|cc|cpp|p|f|m|r|s|mod|sh|y|l|w|ym|yl))"  # of which make makes makefiles
 )
 _FOLDERS: Final = {
@@ -62,7 +62,7 @@ def reads_by_itself(names: Sequence[str], *, link: bool) -> bool:
 NAME_SERVICES: Final = (
     "/run/nscd", "/var/run/nscd", "/run/nslcd", "/var/run/nslcd", "/run/systemd", "/run/avahi-daemon",
     "/var/run/avahi-daemon", "/run/dbus", "/var/run/dbus", "/var/run/systemd", "/var/lib/sss", "/run/samba/winbindd",
-    "/var/run/samba/winbindd",
+    "/var/run/samba/winbindd", "/run/userdb", "/run/host/userdb",
 )  # fmt: skip
 """Where the C library, its modules and programs of the system ask for the addresses of hosts, for accounts and for
 services of the system, if a socket is there."""
@@ -71,7 +71,7 @@ _SYSTEM_START: Final = (
     r"|z(shenv|shrc|profile|login|logout)"  # shells, at their end too
     r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
     r"|sudoers|sudo\.conf|wgetrc|psqlrc|php(/.*)?|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|other|common-(auth|account|session).*)"
-    r"|login\.defs|default/su|os-release|lsb-release|magic(\..*)?"
+    r"|login\.defs|default/(su|runuser)|sysless(key)?|userdb(/.*)?|os-release|lsb-release|magic(\..*)?"
     r"|((ld\.so\.conf|environment|profile|bash_completion|sudoers)\.d|apt|dpkg|zsh|uv|xdg|python[23]?[.\d]*|perl"
     r"|ruby[.\d]*|r|java[^/]*|maven|alternatives)(/.*)?)"
     r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
@@ -85,7 +85,7 @@ _HOME_START: Final = (
     r"|pydistutils\.cfg|jq|netrc|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan(/.*)?|sqliterc|psqlrc|my\.cnf|hgrc|condarc|irbrc|pryrc"
     r"|rspec|bundle/config|octaverc|julia/config(/.*)?|ipython(/.*)?|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/(pip|fish)(/.*)?|cache/(pip|uv)(/.*)?"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/(pip|fish)(/.*)?|cache/(pip|uv|go-build|ccache)(/.*)?|ccache(/.*)?"
     r"|node_(modules|libraries)(/.*)?)"
 )
 _TO_HOME_START: Final = r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)"

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
+from benchflow.verifier.surviving.found_first import is_folder, is_found_first, is_in_go_module, is_of_language
 from benchflow.verifier.surviving.start_files import (
     NAME_SERVICES,
     is_system_start,
@@ -34,6 +35,8 @@ SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "ent
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
 _MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
 _BYTECODE: Final = "__pycache__"
+_PERL_BYTECODE: Final = ".pmc"
+"""What Perl loads instead of the module of that name beside it."""
 _PROMPT: Final = "/instruction.md"
 """Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
@@ -179,10 +182,12 @@ class _Judge:
         if change.type == "special":
             return "special"
         names = [plain(name) for name in path.split("/")[1:]]
-        if _BYTECODE in names:
+        if _BYTECODE in names or names[-1].endswith(_PERL_BYTECODE):
             return "bytecode"
         if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
+        if is_in_go_module(change, names, self.added, self.rules.workdir):
+            return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
             reason = self._acting(change, names)
@@ -247,7 +252,11 @@ class _Judge:
             return "path" if change.type != "directory" or change.kind == "deleted" else None
         if path.rpartition("/")[2] in self.rules.programs and change.type != "directory":
             return "path"
-        return "path" if self._is_in_library(path, names) else None
+        return "path" if self._is_found_first(path, names) or self._is_in_library(path, names) else None
+
+    def _is_found_first(self, path: str, names: list[str]) -> bool:
+        local = is_of_language(names) and not any("local" in word for word in self.mentioned)
+        return local or is_found_first(path, names, self.added)
 
     def _is_start_setting(self, change: Change, names: list[str]) -> bool:
         """What programs read at their start, where they ask for names, and links on the path to either."""
@@ -261,6 +270,8 @@ class _Judge:
     def _is_unmentioned_setting(self, change: Change, names: list[str]) -> bool:
         """Whether it is a setting of a program as built, or one in a home, and the task speaks of neither.
 
+        What the environment was built with in hidden folders of homes is as built, for libraries are among it.
+
         Settings have names that programs choose; so the names of the environment's own programs tell them apart.
         """
         depth = 1 if names[0] == "etc" else _home_of(change.path).count("/")
@@ -269,6 +280,8 @@ class _Judge:
             return False
         if self.mentioned.intersection(name.removeprefix(".") for name in inner if name != ".config"):
             return False
+        if names[0] != "etc" and change.kind != "added":
+            return not is_folder(change)
         if names[0] != "etc" and (inner[0] == ".config" or len(inner) == 1):
             return change.type != "directory"
         program = named_after(inner)
@@ -399,7 +412,7 @@ _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _PACKAGES: Final = _SITES | {"node_modules", "gems", "library", "site-library"}
 """Folders in which each entry is one package of a language."""
 _WHOLE: Final = re.compile(
-    r"(python|pypy)[23](\.\d+)?t?|go|golang|go-?[\d.]+|rustlib|rubygems|bundler|gconv-modules\.d"
+    r"(python|pypy)[23](\.\d+)?t?|go|golang|go-?[\d.]+|rustlib|rubygems|bundler|gconv-modules\.d|(java|jdk|jre)-.*"
 )
 """Folders that are one library of a language, or are read as a whole."""
 _VERSION: Final = re.compile(r"\d[\d.]*")

@@ -16,7 +16,6 @@ module VerifierGround
       words = records.map { |record| record.split(" ", 2) }
       @added = {}
       words.each { |word, path| @added[path.dup.force_encoding("UTF-8")] = true if word == "added" }
-      @forged = words.any? { |word, _| word == "forged" }
       @known = {}
       words.none? { |word, _| word == "kept" } && !@added.empty?
     rescue SystemCallError
@@ -72,7 +71,7 @@ module VerifierGround
 
     def new?(path)
       found = File.stat(path)
-      !@forged && found.ctime > @laid && found.mtime > @laid
+      found.ctime > @laid && found.mtime > @laid
     rescue SystemCallError
       false
     end

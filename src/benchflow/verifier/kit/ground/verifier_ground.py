@@ -18,6 +18,7 @@ HERE = __file__.rpartition("/")[0]
 GROUND = HERE.rpartition("/")[0]
 SETTLED = frozenset(
     {
+        "_pytest.assertion.rewrite",
         "_pytest.config",
         "_pytest.config.findpaths",
         "_pytest.pathlib",

@@ -29,7 +29,6 @@ class Changes:
         """When the verifier's ground was laid: what was written later is the verifier's."""
         self.added: "set[str]" = set()
         self.settings: "dict[str, list[str]]" = {}
-        self.forged = False
         for record in data.split(b"\0"):
             word, _, raw = record.partition(b" ")
             path = raw.decode("utf-8", "surrogateescape")
@@ -37,8 +36,6 @@ class Changes:
                 self.added.add(path)
             elif word == b"setting":
                 self.settings.setdefault(os.path.basename(path), []).append(path)
-            elif word == b"forged":
-                self.forged = True
         self._known: "dict[str, bool]" = {}
         self._settled: "dict[str, bool]" = {}
 
@@ -72,8 +69,8 @@ class Changes:
         return found
 
     def is_new(self, path: str) -> bool:
-        """Whether a file was written since the ground was laid; an agent can forge one of the two times only."""
-        return not self.forged and self.is_touched(path) and os.stat(path).st_mtime > self.laid
+        """Whether a file was written since the ground was laid, when no file of the agent had a time in the future."""
+        return self.is_touched(path) and os.stat(path).st_mtime > self.laid
 
     def is_touched(self, path: str) -> bool:
         """Whether a file was made, written or given other rights since the ground was laid."""
@@ -104,7 +101,10 @@ def settle(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any",
     after = _AFTER.get(fullname)
     if after is not None and spec.loader is not None:
         _afterwards(spec.loader, after)
-    if "." in fullname or _is_agents_program():
+    if _is_agents_program():
+        return spec
+    _ignore_bytecode(spec)
+    if "." in fullname:
         return spec
     if spec.loader is None:
         return None if _is_unasked(fullname, spec.submodule_search_locations) else _portions(spec)
@@ -115,6 +115,22 @@ def settle(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any",
         _LET_IN.append(fullname)
         return spec
     return found
+
+
+def _ignore_bytecode(spec: "Any") -> None:
+    """Have a module compiled anew where bytecode appeared beside it since, perhaps out of an archive of the agent's."""
+    cached = getattr(spec, "cached", None)
+    if cached and hasattr(spec.loader, "path_stats") and _is_new_bytecode(cached):
+        spec.loader.path_stats = _unknown
+
+
+def _is_new_bytecode(path: str) -> bool:
+    return not path.startswith(_PLACES) and not _is_installed(path) and CHANGES.is_touched(path)
+
+
+def _unknown(path: str) -> "Any":
+    """Says of no source how old it is; then the interpreter looks for no bytecode of it."""
+    raise OSError(path)
 
 
 _LET_IN: "list[str]" = []
@@ -216,7 +232,8 @@ def _portions(spec: "Any") -> "Any":
 def _is_agents(origin: str) -> bool:
     """Whether a found module is the agent's, or may be a copy that the verifier made of one together with its folder.
 
-    What the verifier wrote is its own where it says so: in an interpreter's folders, by `PYTHONPATH` or by its text.
+    What the verifier wrote is its own where it says so: in an interpreter's folders, by its text, or by `PYTHONPATH`,
+    but not before the standard library.
     """
     if not origin or not origin.startswith("/"):
         origin = os.path.abspath(origin) if origin else os.getcwd()
@@ -225,9 +242,19 @@ def _is_agents(origin: str) -> bool:
     if origin.startswith(_own()) or _is_installed(origin) or not CHANGES.is_touched(origin):
         return False
     listed = os.environ.get("PYTHONPATH", "").split(":")
-    return not any(place and origin.startswith(place.rstrip("/") + "/") for place in listed) and not texts.is_known(
-        origin
-    )
+    named = any(place and origin.startswith(place.rstrip("/") + "/") for place in listed)
+    return not (named and not _is_in_library(origin)) and not texts.is_known(origin)
+
+
+def _is_in_library(origin: str) -> bool:
+    """Whether the standard library has a module of the name of this file."""
+    folder, file = os.path.split(origin)
+    name = file.partition(".")[0]
+    name = os.path.basename(folder) if name == "__init__" else name
+    known = getattr(sys, "stdlib_module_names", None)  # from Python 3.10 on
+    if known is not None:
+        return name in known
+    return name in sys.builtin_module_names or any(os.path.exists(_STDLIB[0] + name + end) for end in ("", ".py"))
 
 
 def _own() -> "tuple[str, ...]":
@@ -484,16 +511,35 @@ def _python(module: "Any") -> None:
 
 
 def _unittest(module: "Any") -> None:
-    """No test of the agent among the verifier's."""
+    """No test of the agent among the verifier's, and no code of a folder because unittest passes through it."""
     loader = module.TestLoader
     find = loader._find_test_path
 
     def find_invited(self: "Any", full_path: str, *args: "Any", **options: "Any") -> "Any":
-        if os.path.isfile(full_path) and not _is_agents_program() and _is_uninvited(full_path, ()):
+        if _is_agents_program():
+            return find(self, full_path, *args, **options)
+        if os.path.isfile(full_path) and _is_uninvited(full_path, ()):
             return None, False
+        init = os.path.join(full_path, "__init__.py")
+        if os.path.isfile(init) and CHANGES.is_agents_setting(init) and _has_new_tests(os.path.dirname(full_path)):
+            if not _has_new_tests(full_path):
+                return None, False
+            package = type(sys)(self._get_name_from_path(full_path))
+            package.__file__, package.__path__ = init, [full_path]
+            sys.modules.setdefault(package.__name__, package)
         return find(self, full_path, *args, **options)
 
     loader._find_test_path = find_invited
+
+
+def _rewrite(module: "Any") -> None:
+    """Bytecode of tests that pytest compiled."""
+    read = module._read_pyc
+
+    def _read_pyc(source: "Any", pyc: "Any", *args: "Any", **options: "Any") -> "Any":
+        return None if _is_new_bytecode(str(pyc)) else read(source, pyc, *args, **options)
+
+    module._read_pyc = _read_pyc
 
 
 def _coverage(module: "Any") -> None:
@@ -540,6 +586,7 @@ def _as_built_path(path: "Any") -> "Any":
 
 _AFTER = {
     "coverage.config": _coverage,
+    "_pytest.assertion.rewrite": _rewrite,
     "_pytest.config": _config,
     "_pytest.config.findpaths": _findpaths,
     "_pytest.pathlib": _pathlib,

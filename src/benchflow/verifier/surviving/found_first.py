@@ -1,0 +1,66 @@
+"""What an agent adds before the libraries that programs were built with, or changes in them: pure rules on paths.
+
+`is_found_first` is for the system's own folders where its changes are kept, `is_in_go_module` for every place.
+Names come case-folded and normalised; `added` are the folders that the agent made, in which everything is its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from benchflow.files.path_set import PathSet
+from benchflow.sandbox.protocol import Change
+
+_FILES: Final = re.compile(
+    r".*\._pth|pybuilddir\.txt|(python|pypy)\d+t?\.zip"  # where Python takes its library from
+    r"|libnss_.*|.*\.gch|real-ld|collect-ld|gnm|gstrip|.*\.bs"  # of the C library, of compilers and of Perl
+)
+_BINARIES: Final = frozenset({"bin", "sbin"})
+_BESIDE_BINARIES: Final = frozenset({"lib", "lib64", "modules"})
+_OF_LOADER: Final = frozenset({"glibc-hwcaps", "haswell", "tls", "x86_64", "xeon_phi"})
+"""Folders beside libraries in which the loader looks first."""
+_LANGUAGES: Final = frozenset({("share", "locale"), ("share", "locale-langpack"), ("lib", "locale")})
+_GO_MODULES: Final = ("pkg", "mod")
+
+
+def is_found_first(path: str, names: Sequence[str], added: PathSet) -> bool:
+    """Whether programs as built look for it beside themselves or their libraries before they take their own."""
+    if _FILES.fullmatch(names[-1]):
+        return True
+    parts = path.split("/")
+    for depth, name in enumerate(names):
+        if name in _OF_LOADER and (".so" in names[-1] or names[-1] == name):
+            return not added.covers("/".join(parts[: depth + 1]))
+        if name in _BINARIES and depth + 1 < len(names) and not added.covers("/".join(parts[: depth + 2])):
+            beside = names[depth + 1]
+            return depth + 2 < len(names) or beside in _BESIDE_BINARIES or beside[0] == "." or ".so" in beside
+    return False
+
+
+def is_of_language(names: Sequence[str]) -> bool:
+    """Whether a path holds rules or messages of a language, by which programs compare, sort and print."""
+    return any(pair in _LANGUAGES for pair in pairwise(names))
+
+
+def is_in_go_module(change: Change, names: Sequence[str], added: PathSet, workdir: str) -> bool:
+    """Whether it belongs to a module of Go that the environment was built with, wherever such modules are kept.
+
+    Go compares a module with its checksum when it downloads it, and never again.
+    """
+    depth = next((depth for depth, pair in enumerate(pairwise(names)) if pair == _GO_MODULES), None)
+    if depth is None:
+        redirects = change.type == "symlink" and change.kind == "changed" and names[-1] in ("go", "pkg")
+        return redirects and not change.path.startswith(f"{workdir}/")
+    inner = names[depth + 2 :]
+    if change.kind != "added":
+        return change.type == "symlink" or (any("@" in name for name in inner) and not is_folder(change))
+    module = next((place for place, name in enumerate(inner[:-1]) if "@" in name[1:]), None)
+    return module is not None and not added.covers("/".join(change.path.split("/")[: depth + module + 4]))
+
+
+def is_folder(change: Change) -> bool:
+    """Whether a folder is there still: only its rights differ, or what is in it."""
+    return change.type == "directory" and change.kind != "deleted"
