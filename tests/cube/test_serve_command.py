@@ -190,7 +190,7 @@ def test_wrong_tokens_hosts_and_ports_are_refused_in_one_sentence(refused, tmp_p
     assert "ports of the harness and the agent must differ" in refused(
         "counter-cube", "--port", "8123", "--agent-port", "8123"
     )
-    assert "give --agent-port" in refused("counter-cube", "--port", "65535")
+    assert "set --agent-port" in refused("counter-cube", "--port", "65535")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])

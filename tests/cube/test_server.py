@@ -96,7 +96,7 @@ def test_errors_reach_the_client_as_errors_and_the_server_goes_on(client):
     assert client.evaluate() == (0.0, {"value": 0}), "nothing of a request that is refused is executed"
     with pytest.raises(RpcError, match="Parameter 'obs"):
         client.rpc("cube/evaluate", obs={"contents": 3})
-    with pytest.raises(RpcError, match="has the task 'far-100' only"):
+    with pytest.raises(RpcError, match="serves only the task 'far-100'"):
         client.reset("up-1")
     with pytest.raises(RpcError, match="'task_id' must be a string"):
         client.rpc("cube/reset", task_id=3)

@@ -89,7 +89,7 @@ def test_the_task_of_a_cube_ends_by_itself(mcp, harness):
 
 def test_what_the_harness_asks_in_vain(mcp, harness):
     for params, words in (
-        ({"task_id": "../plain"}, "no task"),
+        ({"task_id": "../plain"}, "Unknown task"),
         ({"task_id": 3}, "must be a string"),
         ({"seed": "x"}, "seed"),
     ):

@@ -166,7 +166,8 @@ async def test_more_than_the_verifiers_sandbox_holds_is_noted_and_no_way_out(ben
 
 
 @pytest.mark.parametrize(
-    ("command", "said"), [("false", "exit code 1."), ("echo no such report >&2; exit 3", "exit code 3: no such report")]
+    ("command", "said"),
+    [("false", "exited with code 1."), ("echo no such report >&2; exit 3", "exited with code 3: no such report")],
 )
 async def test_a_collect_command_that_fails_is_noted(bench, package, command, said):
     frontmatter = (
