@@ -331,8 +331,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup(
         "libraries",
         "What programs look for beside themselves and their libraries before they take their own: `python3.11._pth`, "
-        "`python311.zip` and a library below `bin` of Python, `*.pmc` and `*.bs` of Perl, `real-ld` and `*.gch` of "
-        "compilers, `glibc-hwcaps` of the loader.",
+        "`python311.zip` and a library below `bin` of Python, `*.pmc` and `*.bs` of Perl, files in the libraries of "
+        "Ruby, `specs`, `real-ld` and `*.gch` of compilers, `glibc-hwcaps` of the loader.",
         "as-built",
         "Withheld by name where system changes are kept, `*.pmc` everywhere; of a folder of programs nothing but "
         "programs is kept.",

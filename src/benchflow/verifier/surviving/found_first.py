@@ -16,7 +16,7 @@ from benchflow.sandbox.protocol import Change
 
 _FILES: Final = re.compile(
     r".*\._pth|pybuilddir\.txt|(python|pypy)\d+t?\.zip"  # where Python takes its library from
-    r"|libnss_.*|.*\.gch|real-ld|collect-ld|gnm|gstrip|.*\.bs"  # of the C library, of compilers and of Perl
+    r"|libnss_.*|.*\.gch|specs|real-ld|collect-ld|gnm|gstrip|.*\.bs"  # of the C library, of compilers and of Perl
 )
 _BINARIES: Final = frozenset({"bin", "sbin"})
 _BESIDE_BINARIES: Final = frozenset({"lib", "lib64", "modules"})
@@ -24,12 +24,16 @@ _OF_LOADER: Final = frozenset({"glibc-hwcaps", "haswell", "tls", "x86_64", "xeon
 """Folders beside libraries in which the loader looks first."""
 _LANGUAGES: Final = frozenset({("share", "locale"), ("share", "locale-langpack"), ("lib", "locale")})
 _GO_MODULES: Final = ("pkg", "mod")
+_RUBY_LIBRARY: Final = re.compile(r"(.*/(?:lib|lib64|[^/]+-linux-[^/]+)/ruby/\d[\d.]*)/.+")
+"""Not the folders of gems, which are below `gem/ruby` and `bundle/ruby`."""
 
 
 def is_found_first(path: str, names: Sequence[str], added: PathSet) -> bool:
     """Whether programs as built look for it beside themselves or their libraries before they take their own."""
     if _FILES.fullmatch(names[-1]):
         return True
+    if library := _RUBY_LIBRARY.fullmatch(path):  # Ruby has several such folders, and loads from them before its hook
+        return not added.covers(library[1])
     parts = path.split("/")
     for depth, name in enumerate(names):
         if name in _OF_LOADER and (".so" in names[-1] or names[-1] == name):
