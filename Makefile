@@ -30,7 +30,7 @@ demo: $(INSTALLED)  ## set up, then evaluate the example packages
 
 # More workers than cores, because many tests wait for subprocesses. Bytecode is written, so that it is compiled once.
 test: WORKERS ?= 7
-unit: WORKERS ?= 3
+unit: WORKERS ?= 5
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
 # What fails beside others runs once more, alone, and must pass there. Failures of an earlier run do not count.
