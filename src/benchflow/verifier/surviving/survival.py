@@ -186,7 +186,7 @@ class _Judge:
             return "bytecode"
         if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
-        if is_in_go_module(change, names, self.added, self.rules.workdir):
+        if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.added, self.rules.workdir):
             return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
@@ -408,6 +408,8 @@ def _folders_above(workdir: str) -> frozenset[str]:
     return frozenset(["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))])
 
 
+_OF_GO: Final = frozenset({"go", "pkg"})
+"""Names without one of which no path has to do with modules of Go."""
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _PACKAGES: Final = _SITES | {"node_modules", "gems", "library", "site-library"}
 """Folders in which each entry is one package of a language."""
