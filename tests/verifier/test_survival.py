@@ -223,6 +223,13 @@ def test_where_the_system_is_kept_nothing_stands_before_what_programs_were_built
     assert list(reasons([Change(path, "added", "file")], Rules("/app", keep_system=True))) == [path]
 
 
+def test_what_a_compiler_as_built_takes_first_is_as_built_also_through_a_link():
+    rules = Rules("/app", keep_system=True, programs=frozenset({"x86_64-linux-gnu-gcc"}))
+    link = Change("/usr/x86_64-linux-gnu/lib", "added", "symlink", 0, "/opt/any")
+    other = Change("/usr/aarch64-linux-gnu/lib/libc.so", "added", "file")
+    assert list(reasons([link, other], rules)) == [link.path]
+
+
 @pytest.mark.parametrize(
     "path",
     [

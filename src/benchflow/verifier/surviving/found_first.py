@@ -24,14 +24,18 @@ _OF_LOADER: Final = frozenset({"glibc-hwcaps", "haswell", "tls", "x86_64", "xeon
 """Folders beside libraries in which the loader looks first."""
 _LANGUAGES: Final = frozenset({("share", "locale"), ("share", "locale-langpack"), ("lib", "locale")})
 _GO_MODULES: Final = ("pkg", "mod")
+_OF_COMPILER: Final = re.compile(r"(?:/usr|/usr/local)/([^/]+-linux-[^/]+)(?:/.*)?")
+"""Where gcc looks for its specs, its programs and headers first, if it compiles for that target."""
 _RUBY_LIBRARY: Final = re.compile(r"(.*/(?:lib|lib64|[^/]+-linux-[^/]+)/ruby/\d[\d.]*)/.+")
 """Not the folders of gems, which are below `gem/ruby` and `bundle/ruby`."""
 
 
-def is_found_first(path: str, names: Sequence[str], added: PathSet) -> bool:
+def is_found_first(path: str, names: Sequence[str], added: PathSet, programs: frozenset[str]) -> bool:
     """Whether programs as built look for it beside themselves or their libraries before they take their own."""
     if _FILES.fullmatch(names[-1]):
         return True
+    if target := _OF_COMPILER.fullmatch(path):  # by its place, for a link there can lead to any folder
+        return f"{target[1]}-gcc" in programs
     if library := _RUBY_LIBRARY.fullmatch(path):  # Ruby has several such folders, and loads from them before its hook
         return not added.covers(library[1])
     parts = path.split("/")

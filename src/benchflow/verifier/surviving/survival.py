@@ -256,7 +256,7 @@ class _Judge:
 
     def _is_found_first(self, path: str, names: list[str]) -> bool:
         local = is_of_language(names) and not any("local" in word for word in self.mentioned)
-        return local or is_found_first(path, names, self.added)
+        return local or is_found_first(path, names, self.added, self.rules.programs)
 
     def _is_start_setting(self, change: Change, names: list[str]) -> bool:
         """What programs read at their start, where they ask for names, and links on the path to either."""
