@@ -29,7 +29,7 @@ from benchflow.task.config.task_config import OPEN
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.boxes import stopping
-from benchflow.verifier.ladder import MAX_RUNS, SERVICES, Decision, Try, decide
+from benchflow.verifier.ladder import MAX_RUNS, SERVICES, SYSTEM, Decision, Try, decide
 from benchflow.verifier.scope import scope_of
 from benchflow.verifier.separate_box import transfers
 
@@ -160,6 +160,8 @@ class _Climb:
         self.outcomes: Final[list[RungOutcome]] = []
         self.rungs: Final = tuple(_rungs(view, step))
         self.required: Final = view.required_reward
+        self.watched = False
+        """Whether it is known what the verifier looks for in the oracle's state."""
 
     def next(self) -> Try | Decision:
         return decide(self.outcomes, self.rungs, self.required)
@@ -217,6 +219,9 @@ class _ClimbingVerifier(Verifier):
         with scratch("proof-") as folder:
             while isinstance(move := climb.next(), Try) and move.run == self._run:
                 running = move.rung in (SERVICES, OPEN)
+                if move.rung in (SYSTEM, SERVICES) and stopped is not None and not climb.watched:
+                    climb.watched = True
+                    await self.learn(stopped, climb.step)
                 place = output if move.rung == OPEN else folder / move.rung
                 found = await self._at(move.rung, place, climb.step, None if running else stopped, options)
                 reward = found.verdict.reward if isinstance(found.verdict, Scored) else None

@@ -169,6 +169,8 @@ class BoxMaker:
             try:
                 yield box
             finally:
+                if self.scope.watch is not None:
+                    await self.scope.watch.end(box.sandbox, box.user)
                 self.findings.unreached += await box.sandbox.failed_requests()
                 self._note_forwarding(box.sandbox)
 
@@ -250,6 +252,8 @@ class BoxMaker:
         pinned = git_variables(OWNERS) if self._in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
         env = {**self._machine_settings(sandbox), **pinned, **self.variables.values}
+        if self.scope.watch is not None:
+            return Box(sandbox, user, env, live_box, ground, await self.scope.watch.begin(sandbox))
         if self.scope.perturbation is None:
             return Box(sandbox, user, env, live_box, ground)
         applied = await self._perturbed(self.scope.perturbation, sandbox, user)

@@ -16,6 +16,7 @@ from benchflow.task.config.task_config import OPEN, RUNGS
 if TYPE_CHECKING:
     from benchflow.record import Rung, RungOutcome
 
+SYSTEM: Final = "system"
 SERVICES: Final = "services"
 MAX_RUNS: Final = 4
 """Oracle runs per proof."""

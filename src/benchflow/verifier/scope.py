@@ -33,6 +33,8 @@ from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocum
 if TYPE_CHECKING:
     from benchflow.sandbox.factory import Preparation
     from benchflow.verifier.perturbation import Perturbation
+    from benchflow.verifier.surviving.missed_lookups import MissedPaths
+    from benchflow.verifier.watching import Watch
 
 TEST_SCRIPT: Final = "test.sh"
 _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}
@@ -60,6 +62,10 @@ class Scope:
     """What this verifier sees of the agent's changes."""
     step: str | None = None
     perturbation: Perturbation | None = None
+    missed: MissedPaths | None = None
+    """Where system changes are kept: what its programs look for in vain on the environment as built."""
+    watch: Watch | None = None
+    """Collects what its programs look for."""
 
     @property
     def opt_outs(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from benchflow.verifier.ground import (
 )
 from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
 from benchflow.verifier.surviving import makefiles, node_packages, repositories
+from benchflow.verifier.surviving.missed_lookups import MissedPaths
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import (
     SCOPE,
@@ -77,6 +78,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         mounted=tuple(mount.target for mount in spec.mounts),
         home=home_as_built(built, env, scope.user),
         early=early_modules(built.stdlibs),
+        missed=scope.missed or MissedPaths(),
     )
 
 

@@ -28,6 +28,7 @@ from benchflow.verifier.agent_processes import check_services, judge_ended
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
+from benchflow.verifier.shared_box import as_built
 from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_strategy
 from benchflow.verifier.surviving.survival import Withheld
 
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
     from benchflow.models.gateway import Access
     from benchflow.verifier.blame import Pristine
     from benchflow.verifier.perturbation import Perturbation
+    from benchflow.verifier.watching import LookupsKey
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
 """Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
 _WITHOUT_PROGRAMS: Final = frozenset({"llm-judge", "agent-judge", "ors-episode"})
+_NOT_WATCHED: Final = _WITHOUT_PROGRAMS | {"assessor", "gain", "hybrid"}
+"""Strategies that run no program in a box of their own."""
 MAX_LISTED: Final = 200
 """How many of the changes that were not carried over a record lists; it counts all."""
 
@@ -254,19 +258,7 @@ class Verifier:
 
         async def verify() -> Pristine:
             try:
-                fresh = Environment(backend, preparation)
-                await fresh.start()
-                async with fresh:
-                    verifier = Verifier(
-                        fresh,
-                        machine=self._machine,
-                        cache=self._cache,
-                        base_image=self._base_image,
-                        given=self._given,
-                        models=self._models,
-                        installations=self._installations,
-                    )
-                    found = await verifier._attempt(scope, name, None, None, rollout, soft=False)
+                found = await self._on_fresh(scope, name, rollout)
             except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
                 return Pristine(attribute(error, "infrastructure", "verify"))
             return Pristine(found.verdict, found.unreached)
@@ -277,6 +269,68 @@ class Verifier:
         own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
         return await on_pristine(key, verify, lacking)
+
+    async def _on_fresh(self, scope: Scope, name: str, rollout: Path | None) -> Verification:
+        """Verify the environment as built, once."""
+        fresh = Environment(self.environment.backend, self.environment.preparation)
+        await fresh.start()
+        async with fresh:
+            verifier = Verifier(
+                fresh,
+                machine=self._machine,
+                cache=self._cache,
+                base_image=self._base_image,
+                given=self._given,
+                models=self._models,
+                installations=self._installations,
+            )
+            return await verifier._attempt(scope, name, None, None, rollout, soft=False)
+
+    async def _knowing(self, scope: Scope, name: str, findings: Findings, rollout: Path | None) -> Scope:
+        """The scope with what its programs look for in vain where no agent was, if it keeps system changes."""
+        kept = scope.isolation.keeps_system and scope.isolation.rung != "open"
+        known = scope.watch is not None or scope.missed is not None
+        if not kept or known or self.assess is not None or scope.strategy(name)[1].type in _NOT_WATCHED:
+            return scope
+        from benchflow.verifier.watching import KNOWN, knowing
+
+        key, built = self._lookups_key(scope, name), await as_built(self.environment)
+        workdir = self.environment.preparation.spec.workdir
+        scope = await knowing(
+            scope, key, built.programs, workdir, lambda watched: self._on_fresh(watched, name, rollout)
+        )
+        if problem := KNOWN.problems.get(key):
+            message = (
+                f"What the verifier's programs look for is not fully known, so only general rules apply: {problem}"
+            )
+            findings.add(Issue("lookups-unknown", "warning", "verifier.isolation", message))
+        return scope
+
+    async def learn(self, sandbox: Sandbox, step: str | None = None) -> None:
+        """Learn from a state that solves the task what its verifier looks for, before others are verified."""
+        from benchflow.verifier.watching import ORACLE, learn
+
+        scope = replace(self._scope(step), isolation=Isolation("system", "proof", None))
+        name, declared = scope.strategy()
+        if declared.type in _NOT_WATCHED:
+            return
+        built, added = await as_built(self.environment), await sandbox.changes()
+        await learn(
+            scope,
+            self._lookups_key(scope, name),
+            ORACLE,
+            built.programs,
+            lambda watched: self._attempt(watched, name, None, sandbox, None, soft=False),
+            (change.path for change in added if change.kind == "added"),
+        )
+
+    def _lookups_key(self, scope: Scope, name: str) -> LookupsKey:
+        from benchflow.record.proof import rules
+        from benchflow.verifier.watching import LookupsKey
+
+        backend, preparation = self.environment.backend.name, self.environment.preparation
+        variables = tuple(sorted(self._variables(scope).values))
+        return LookupsKey(scope.view.content_digest, preparation.digest, backend, rules(), scope.step, name, variables)
 
     def _variables(self, scope: Scope) -> VerifierVariables:
         found = verifier_variables(scope, self._machine)
@@ -309,6 +363,7 @@ class Verifier:
         try:
             with attributed("verifier", "verify"):
                 require_intact(scope.view.files)
+                scope = await self._knowing(scope, name, findings, rollout)
                 _, declared = scope.strategy(name)
                 variables = self._variables(scope)
                 maker = self._maker(box, scope, variables, findings, soft=soft)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
 from benchflow.verifier.surviving.found_first import is_folder, is_found_first, is_in_go_module, is_of_language
+from benchflow.verifier.surviving.missed_lookups import MissedPaths
 from benchflow.verifier.surviving.start_files import (
     NAME_SERVICES,
     is_system_start,
@@ -44,13 +45,26 @@ _LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
 """Where R looks for packages first, in a home folder."""
 
 Reason = Literal[
-    "scope", "system", "path", "home", "above", "startup", "hook", "option", "target", "bytecode", "link", "special"
+    "scope",
+    "system",
+    "path",
+    "lookup",
+    "home",
+    "above",
+    "startup",
+    "hook",
+    "option",
+    "target",
+    "bytecode",
+    "link",
+    "special",
 ]
 
 REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
     "system": "is part of the system",
     "path": "is in a folder where programs or libraries are looked up",
+    "lookup": "is something that a program looks for by itself and does not find in the environment as built",
     "home": "is a setting that shells and tools read",
     "above": "is in a folder above the working folder, where tools look for their settings",
     "startup": "is code or a setting that programs read when they start",
@@ -115,6 +129,8 @@ class Rules:
     """The home of the verifier's user as built."""
     early: frozenset[str] = frozenset()
     """Modules that interpreters of the environment import before their hook."""
+    missed: MissedPaths = field(default_factory=MissedPaths)
+    """What the verifier's programs look for in vain on the environment as built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +205,8 @@ class _Judge:
         if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.added, self.rules.workdir):
             return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
+        if reason is None and rules.missed.answers(change):
+            reason = "lookup"
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
             reason = self._acting(change, names)
         if reason is None and change.type == "symlink" and change.kind != "deleted":

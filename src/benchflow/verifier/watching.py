@@ -1,0 +1,231 @@
+"""Watches the programs of a verification: which paths they look for and do not find.
+
+`knowing` gives a scope that knows it; for that its verifier is run once on the environment as built, with a `Watch`.
+`learn` adds what it looks for in the state of an oracle. Both are kept for a verifier and an environment, in this
+process and in the user's cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.files.atomic import write_atomic
+from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.files.strict_json import StrictJSONError, parse_json
+from benchflow.files.user_store import default_store
+from benchflow.sandbox.protocol import Sandbox
+from benchflow.verifier.scope import Scope
+from benchflow.verifier.surviving.missed_lookups import Lookups, Named, missed_paths, read_lookups
+
+Attempt = Callable[[Scope], Awaitable[object]]
+
+PLACE: Final = "/run/verifier-ground/missed"
+_PROGRAM: Final = f"{PLACE}/missed"
+_RECORDS: Final = f"{PLACE}/records"
+_PROGRAMS: Final = Path(__file__).parent / "kit" / "missed"
+_MOST_BYTES: Final = 64 << 20
+_MOST_TEXT: Final = 1 << 20
+_MOST_STARTED: Final = 60
+_START_SEC: Final = 60.0
+_NEVER_STARTED: Final = frozenset({"halt", "init", "killall5", "poweroff", "reboot", "shutdown", "telinit"})
+_START: Final = """\
+for program in "$@"; do
+  command -v "$program" >/dev/null 2>&1 || continue
+  for word in "" --version; do
+    "$program" $word </dev/null >/dev/null 2>&1 & last=$!
+    ( sleep 2; kill -9 "$last" ) >/dev/null 2>&1 & limit=$!
+    wait "$last" 2>/dev/null
+    kill -9 "$limit" 2>/dev/null
+  done
+done
+"""
+"""Starts programs that a verifier names, each without input: one that it would start only after others succeed looks
+for its settings and libraries here all the same."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Collects what the commands of a verification look for. `programs` are started too, once the verifier is done."""
+
+    programs: Sequence[str] = ()
+    lookups: Lookups = field(default_factory=Lookups)
+    problems: list[str] = field(default_factory=list)
+    """Why something may be missing from what was found."""
+    watched: bool = False
+
+    @property
+    def problem(self) -> str | None:
+        unknown = None if self.watched else "no program of the verifier was watched"
+        return self.problems[0] if self.problems else unknown
+
+    async def begin(self, sandbox: Sandbox) -> tuple[str, ...]:
+        """Put the program into a box; the words that every command of the verifier begins with."""
+        program = _program()
+        if program is None:
+            self.problems.append(f"programs cannot be watched on {platform.machine()}")
+            return ()
+        await sandbox.write_file(_PROGRAM, program, mode=0o755)
+        await sandbox.write_file(_RECORDS, b"", mode=0o666)
+        return (_PROGRAM, _RECORDS)
+
+    async def end(self, sandbox: Sandbox, user: str) -> None:
+        """Start what is left, and read the records."""
+        if _program() is None:
+            return
+        words = [_PROGRAM, _RECORDS, "/bin/sh", "-c", _START, "sh", *self.programs[:_MOST_STARTED]]
+        await sandbox.exec(words, user=user, cwd=PLACE, timeout=_START_SEC)
+        await sandbox.kill_processes()
+        found, whole = read_lookups(await sandbox.read_file(_RECORDS, max_bytes=_MOST_BYTES))
+        self.lookups |= found
+        self.watched = True
+        if not whole:
+            self.problems.append("the sandbox does not let programs be watched, or they look for too much")
+
+
+@functools.cache
+def _program() -> bytes | None:
+    place = _PROGRAMS / f"missed-{platform.machine()}"
+    return place.read_bytes() if place.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupsKey:
+    """What the look-ups of a verifier depend on."""
+
+    content_digest: str
+    environment: str
+    sandbox: str
+    rules: str
+    step: str | None
+    strategy: str
+    variables: tuple[str, ...]
+    """The names of the verifier's variables."""
+
+    def place(self, folder: Path) -> Path:
+        key = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return folder / self.content_digest.removeprefix("sha256:") / f"{key}.lookups"
+
+
+AS_BUILT: Final = "as built"
+ORACLE: Final = "oracle"
+
+
+class KnownLookups:
+    """What verifiers look for, by key, and the state in which they do: the environment as built, or the oracle's."""
+
+    def __init__(self) -> None:
+        self._known: Final[dict[LookupsKey, dict[str, Lookups]]] = {}
+        self.problems: Final[dict[LookupsKey, str]] = {}
+        """Why something may be missing; such look-ups are used in this process and not kept."""
+
+    def recall(self, key: LookupsKey) -> dict[str, Lookups]:
+        """What is known, by state."""
+        if key not in self._known:
+            self._known[key] = _read(key.place(_folder()))
+        return self._known[key]
+
+    def remember(self, key: LookupsKey, state: str, watch: Watch) -> None:
+        known = self.recall(key)
+        known[state] = watch.lookups
+        if watch.problem is not None:
+            self.problems[key] = watch.problem
+        if key in self.problems:
+            return
+        with suppress(OSError):  # then the next process watches again
+            place = key.place(_folder())
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(place, json.dumps({name: _plain(item) for name, item in known.items()}))
+
+
+KNOWN: Final = KnownLookups()
+_locks: Final[dict[tuple[int, LookupsKey], anyio.Lock]] = {}
+
+
+async def knowing(scope: Scope, key: LookupsKey, programs: Container[str], workdir: str, attempt: Attempt) -> Scope:
+    """The scope with what its programs look for in vain. They are watched once per key: `attempt` verifies the
+    environment as built in a scope, `programs` are those that it was built with."""
+    place = id(asyncio.get_running_loop()), key
+    async with _locks.setdefault(place, anyio.Lock()):
+        known = await anyio.to_thread.run_sync(KNOWN.recall, key)
+        if AS_BUILT not in known:
+            shared = replace(scope, isolation=replace(scope.isolation, rung="shared"), perturbation=None)
+            await learn(shared, key, AS_BUILT, programs, attempt)
+    _locks.pop(place, None)
+    lookups = functools.reduce(Lookups.__or__, known.values())
+    return replace(scope, missed=missed_paths(lookups, named_by(scope.folders, scope.prompt)[0], workdir))
+
+
+async def learn(
+    scope: Scope,
+    key: LookupsKey,
+    state: str,
+    programs: Container[str],
+    attempt: Attempt,
+    given: Iterable[str] = (),
+) -> None:
+    """Remember what a verifier looks for in a state that `attempt` verifies. `given` are paths that a solution adds."""
+    _, words = named_by(scope.folders, scope.prompt)
+    watch = Watch(sorted(word for word in words - _NEVER_STARTED if word in programs))
+    left = anyio.current_effective_deadline() - anyio.current_time()
+    with anyio.move_on_after(left / 2) as limit:  # the rest is for the verification itself
+        try:
+            await attempt(replace(scope, watch=watch))
+        except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the verification can go on
+            watch.problems.append(str(error))
+    if limit.cancelled_caught:
+        watch.problems.append("the time limit was reached")
+    watch.lookups |= Lookups(given=frozenset(given))
+    await anyio.to_thread.run_sync(KNOWN.remember, key, state, watch)
+
+
+@functools.lru_cache(maxsize=32)
+def named_by(folders: Sequence[Path], prompt: str) -> tuple[Named, frozenset[str]]:
+    """What the texts of task and verifier name, and the words of the verifier's alone."""
+    files = (Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names)
+    texts = [_text(file) for file in files if file.is_file() and not file.is_symlink()]
+    return Named.in_texts([prompt, *texts]), Named.in_texts(texts).words
+
+
+def _text(file: Path) -> str:
+    with file.open("rb") as opened:
+        return opened.read(_MOST_TEXT).decode(errors="replace")
+
+
+def _folder() -> Path:
+    """Beside the proofs of isolation, which are for the same packages and environments."""
+    return default_store() / "proofs"
+
+
+def _plain(lookups: Lookups) -> dict[str, list[str]]:
+    return {name: sorted(getattr(lookups, name)) for name in _PARTS}
+
+
+def _read(place: Path) -> dict[str, Lookups]:
+    """What a file has; one that is damaged has nothing."""
+    try:
+        document = parse_json(read_regular(place, max_bytes=_MOST_BYTES))
+        with suppress(OSError):  # `bench cache prune` goes by the last use
+            os.utime(place)
+        return {str(name): _lookups(item) for name, item in document.items()}
+    except (OSError, RefusedFileError, StrictJSONError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def _lookups(item: Any) -> Lookups:
+    return Lookups(**{name: frozenset(map(str, item[name])) for name in _PARTS})
+
+
+_PARTS: Final = ("missed", "found", "given")
