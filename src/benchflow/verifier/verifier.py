@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from benchflow.models.gateway import Access
     from benchflow.verifier.blame import Pristine
     from benchflow.verifier.perturbation import Perturbation
-    from benchflow.verifier.watching import LookupsKey
+    from benchflow.verifier.watching import Subject
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
 """Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
@@ -294,15 +294,10 @@ class Verifier:
             return scope
         from benchflow.verifier.watching import KNOWN, knowing
 
-        key, built = self._lookups_key(scope, name), await as_built(self.environment)
-        workdir = self.environment.preparation.spec.workdir
-        scope = await knowing(
-            scope, key, built.programs, workdir, lambda watched: self._on_fresh(watched, name, rollout)
-        )
-        if problem := KNOWN.problems.get(key):
-            message = (
-                f"What the verifier's programs look for is not fully known, so only general rules apply: {problem}"
-            )
+        subject = await self._subject(scope, name)
+        scope = await knowing(scope, subject, lambda watched: self._on_fresh(watched, name, rollout))
+        if problem := KNOWN.problems.get(subject.key):
+            message = f"Only general rules apply to what the verifier's programs look for, because {problem}."
             findings.add(Issue("lookups-unknown", "warning", "verifier.isolation", message))
         return scope
 
@@ -314,23 +309,22 @@ class Verifier:
         name, declared = scope.strategy()
         if declared.type in _NOT_WATCHED:
             return
-        built, added = await as_built(self.environment), await sandbox.changes()
-        await learn(
-            scope,
-            self._lookups_key(scope, name),
-            ORACLE,
-            built.programs,
-            lambda watched: self._attempt(watched, name, None, sandbox, None, soft=False),
-            (change.path for change in added if change.kind == "added"),
-        )
+        added = (change.path for change in await sandbox.changes() if change.kind == "added")
 
-    def _lookups_key(self, scope: Scope, name: str) -> LookupsKey:
+        async def attempt(watched: Scope) -> None:
+            await self._attempt(watched, name, None, sandbox, None, soft=False)
+
+        await learn(scope, await self._subject(scope, name), ORACLE, attempt, added)
+
+    async def _subject(self, scope: Scope, name: str) -> Subject:
         from benchflow.record.proof import rules
-        from benchflow.verifier.watching import LookupsKey
+        from benchflow.verifier.watching import LookupsKey, Subject
 
         backend, preparation = self.environment.backend.name, self.environment.preparation
         variables = tuple(sorted(self._variables(scope).values))
-        return LookupsKey(scope.view.content_digest, preparation.digest, backend, rules(), scope.step, name, variables)
+        content = scope.view.content_digest
+        key = LookupsKey(content, preparation.digest, backend, rules(), scope.step, name, variables)
+        return Subject(key, (await as_built(self.environment)).programs, preparation.spec.workdir)
 
     def _variables(self, scope: Scope) -> VerifierVariables:
         found = verifier_variables(scope, self._machine)

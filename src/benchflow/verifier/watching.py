@@ -28,7 +28,7 @@ from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.files.user_store import default_store
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.verifier.scope import Scope
-from benchflow.verifier.surviving.missed_lookups import Lookups, Named, missed_paths, read_lookups
+from benchflow.verifier.surviving.missed_lookups import Lookups, Named, missed_folders, missed_paths, read_lookups
 
 Attempt = Callable[[Scope], Awaitable[object]]
 
@@ -40,6 +40,9 @@ _MOST_BYTES: Final = 64 << 20
 _MOST_TEXT: Final = 1 << 20
 _MOST_STARTED: Final = 60
 _START_SEC: Final = 60.0
+_WATCH_SEC: Final = 60.0
+"""How long a verifier is watched: one that waits for the work looked for its programs before."""
+_AT_ONCE: Final = 500
 _NEVER_STARTED: Final = frozenset({"halt", "init", "killall5", "poweroff", "reboot", "shutdown", "telinit"})
 _START: Final = """\
 for program in "$@"; do
@@ -61,6 +64,8 @@ class Watch:
     """Collects what the commands of a verification look for. `programs` are started too, once the verifier is done."""
 
     programs: Sequence[str] = ()
+    folders: Sequence[str] = ()
+    """Folders that are made before."""
     lookups: Lookups = field(default_factory=Lookups)
     problems: list[str] = field(default_factory=list)
     """Why something may be missing from what was found."""
@@ -79,6 +84,9 @@ class Watch:
             return ()
         await sandbox.write_file(_PROGRAM, program, mode=0o755)
         await sandbox.write_file(_RECORDS, b"", mode=0o666)
+        for start in range(0, len(self.folders), _AT_ONCE):
+            words = ["/bin/mkdir", "-p", "--", *self.folders[start : start + _AT_ONCE]]
+            await sandbox.exec(words, user="root", cwd="/", timeout=_START_SEC)
         return (_PROGRAM, _RECORDS)
 
     async def end(self, sandbox: Sandbox, user: str) -> None:
@@ -119,6 +127,15 @@ class LookupsKey:
         return folder / self.content_digest.removeprefix("sha256:") / f"{key}.lookups"
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A verifier to watch: under which key it is known, and what its environment was built with."""
+
+    key: LookupsKey
+    programs: Container[str]
+    workdir: str
+
+
 AS_BUILT: Final = "as built"
 ORACLE: Final = "oracle"
 
@@ -154,41 +171,43 @@ KNOWN: Final = KnownLookups()
 _locks: Final[dict[tuple[int, LookupsKey], anyio.Lock]] = {}
 
 
-async def knowing(scope: Scope, key: LookupsKey, programs: Container[str], workdir: str, attempt: Attempt) -> Scope:
+async def knowing(scope: Scope, subject: Subject, attempt: Attempt) -> Scope:
     """The scope with what its programs look for in vain. They are watched once per key: `attempt` verifies the
-    environment as built in a scope, `programs` are those that it was built with."""
-    place = id(asyncio.get_running_loop()), key
+    environment as built in a scope."""
+    place = id(asyncio.get_running_loop()), subject.key
     async with _locks.setdefault(place, anyio.Lock()):
-        known = await anyio.to_thread.run_sync(KNOWN.recall, key)
+        known = await anyio.to_thread.run_sync(KNOWN.recall, subject.key)
         if AS_BUILT not in known:
             shared = replace(scope, isolation=replace(scope.isolation, rung="shared"), perturbation=None)
-            await learn(shared, key, AS_BUILT, programs, attempt)
+            await learn(shared, subject, AS_BUILT, attempt)
     _locks.pop(place, None)
     lookups = functools.reduce(Lookups.__or__, known.values())
-    return replace(scope, missed=missed_paths(lookups, named_by(scope.folders, scope.prompt)[0], workdir))
+    named, _ = named_by(scope.folders, scope.prompt)
+    return replace(scope, missed=missed_paths(lookups, named, subject.workdir))
 
 
-async def learn(
-    scope: Scope,
-    key: LookupsKey,
-    state: str,
-    programs: Container[str],
-    attempt: Attempt,
-    given: Iterable[str] = (),
-) -> None:
-    """Remember what a verifier looks for in a state that `attempt` verifies. `given` are paths that a solution adds."""
+async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, given: Iterable[str] = ()) -> None:
+    """Remember what a verifier looks for in a state that `attempt` verifies. `given` are paths that a solution adds.
+
+    It is watched twice, the second time with the folders that it missed: then it looks into them.
+    """
     _, words = named_by(scope.folders, scope.prompt)
-    watch = Watch(sorted(word for word in words - _NEVER_STARTED if word in programs))
+    names = sorted(word for word in words - _NEVER_STARTED if word in subject.programs)
+    limit = min(scope.config.timeout_sec, _WATCH_SEC)
+    scope = replace(scope, config=scope.config.replace(timeout_sec=limit))
     left = anyio.current_effective_deadline() - anyio.current_time()
-    with anyio.move_on_after(left / 2) as limit:  # the rest is for the verification itself
+    first, second = Watch(names), Watch(names)
+    with anyio.move_on_after(left / 2) as time:  # the rest is for the verification itself
         try:
-            await attempt(replace(scope, watch=watch))
+            await attempt(replace(scope, watch=first))
+            second.folders = missed_folders(first.lookups, subject.workdir)
+            await attempt(replace(scope, watch=second))
         except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the verification can go on
-            watch.problems.append(str(error))
-    if limit.cancelled_caught:
-        watch.problems.append("the time limit was reached")
-    watch.lookups |= Lookups(given=frozenset(given))
-    await anyio.to_thread.run_sync(KNOWN.remember, key, state, watch)
+            first.problems.append(str(error))
+    if time.cancelled_caught:
+        first.problems.append("the time limit was reached")
+    first.lookups |= second.lookups | Lookups(given=frozenset(given))
+    await anyio.to_thread.run_sync(KNOWN.remember, subject.key, state, first)
 
 
 @functools.lru_cache(maxsize=32)

@@ -21,7 +21,9 @@ MOST: Final = 100_000
 _PLACES: Final = ("/bin", "/etc", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/root", "/sbin", "/usr")
 _STATE: Final = re.compile(r"/var/lib/(apt|dpkg|gems|ghc|javascript|pip|python|texmf)/.*")
 """Elsewhere is data, which a verifier looks for because it is the work."""
-_NAMED_FOLDERS: Final = ("/etc/", "/home/", "/opt/", "/root/")
+_SETTINGS: Final = "/etc/"
+_HAVE_FOLDERS: Final = ("/lib", "/opt/", "/usr/", "/var/lib/")
+_FILE: Final = re.compile(r".*(/s?bin/[^/]*|\.[a-z_]\w*)", re.DOTALL)
 _WORD: Final = re.compile(r"[\w.+@-]+")
 _PATH: Final = re.compile(r"/[\w./+@-]+")
 
@@ -47,10 +49,13 @@ class MissedPaths:
     above: frozenset[str] = frozenset()
 
     def answers(self, change: Change) -> bool:
-        """Whether a change is such a path, or a link or file on the way to one."""
-        if change.kind == "deleted":
+        """Whether a change is such a path, or a link or file on the way to one.
+
+        A folder is none: what programs look for in it counts, and the rest may be what was installed.
+        """
+        if change.kind == "deleted" or change.type == "directory":
             return False
-        return change.path in self.paths or (change.type != "directory" and change.path in self.above)
+        return change.path in self.paths or change.path in self.above
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,12 @@ def missed_paths(lookups: Lookups, named: Named, workdir: str) -> MissedPaths:
     return MissedPaths(frozenset(kept), frozenset(folder for path in kept for folder in _folders(path)))
 
 
+def missed_folders(lookups: Lookups, workdir: str) -> list[str]:
+    """Missed paths that could be folders, in which programs would look for more."""
+    kept = (path for path in lookups.missed if path.startswith(_HAVE_FOLDERS) and _is_place(path, workdir))
+    return sorted(path for path in kept if not _FILE.fullmatch(path))
+
+
 def read_lookups(data: bytes) -> tuple[Lookups, bool]:
     """The records of the program `missed`, and whether they are all: it can be refused, or have too much to say."""
     missed, found, whole = set[str](), set[str](), True
@@ -101,10 +112,10 @@ def _is_place(path: str, workdir: str) -> bool:
 def _is_named(path: str, found: frozenset[str], named: Named) -> bool:
     if path in named.paths:
         return True
-    if any(folder in named.paths for folder in _folders(path) if folder.startswith(_NAMED_FOLDERS)):
+    if any(folder in named.paths for folder in _folders(path) if folder.startswith(_SETTINGS)):
         return True
     name = path.rpartition("/")[2]
-    return name not in found and not named.words.isdisjoint(_names(name))
+    return name not in found and any(word in named.words and word not in found for word in _names(name))
 
 
 def _names(name: str) -> Iterator[str]:
