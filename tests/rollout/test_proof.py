@@ -15,6 +15,7 @@ from benchflow.rollout.rollout import proven_isolation
 from benchflow.task.package import load_package
 
 pytestmark = pytest.mark.anyio
+ROOT = "[agent]\nuser = 'root'\n"
 SYSTEM = "if [ -f /etc/answer ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
 
 
@@ -83,6 +84,23 @@ async def test_a_solution_that_is_system_state_proves_system(run, split, proofs,
     assert result.verifier.isolation.rung == "system"
     (proof,) = kept(split("echo > /etc/answer\n", SYSTEM))
     assert [item.rung for item in proof.steps[0].outcomes] == ["shared", "shared", "system", "open"]
+
+
+@pytest.mark.sandbox
+async def test_a_setting_that_programs_look_for_is_seen_if_the_oracle_writes_it(run, split, proofs, tmp_path):
+    program = (
+        "RUN printf '#!/bin/sh\\n[ ! -e /etc/zone ] || cat /etc/zone\\n' > /usr/bin/zone && chmod 755 /usr/bin/zone"
+    )
+    folder = split("echo north > /etc/zone\n", "zone | grep -c north > /logs/verifier/reward.txt\n", toml=ROOT)
+    (folder / "environment").mkdir()
+    (folder / "environment/Dockerfile").write_text(f"FROM debian:12\nWORKDIR /app\n{program}\n")
+    (tmp_path / "same.sh").write_text("echo 'to the north' > /etc/zone\n")
+    (tmp_path / "other.sh").write_text("echo 'exit 0' > /etc/zone.d\n")
+    options = {"proofs": proofs, "base_image": "host"}
+    same = await run(folder, f"script:{tmp_path}/same.sh", **options)
+    assert (same.verifier.isolation.rung, same.reward) == ("system", 1.0), same
+    other = await run(folder, f"script:{tmp_path}/other.sh", out="other", **options)
+    assert other.reward == 0
 
 
 async def test_declared_deliveries_let_separate_be_proven(run, split, proofs):

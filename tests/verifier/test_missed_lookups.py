@@ -1,0 +1,263 @@
+"""What a verifier's programs look for in vain is known by watching them, and the agent cannot provide it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchflow.sandbox.protocol import Change
+from benchflow.verifier import watching
+from benchflow.verifier.surviving.missed_lookups import (
+    Lookups,
+    MissedPaths,
+    Named,
+    missed_folders,
+    missed_paths,
+    read_lookups,
+)
+
+PROGRAM = Path(watching.__file__).parent / f"kit/missed/missed-{platform.machine()}"
+NOTHING = Named(frozenset(), frozenset())
+
+
+def judged(missed, *, found=(), text="", given=()):
+    lookups = Lookups(frozenset(missed), frozenset(found), frozenset(given))
+    return missed_paths(lookups, Named.in_texts([text]), "/app").paths
+
+
+def test_what_nobody_names_stays_missing():
+    paths = {"/etc/zz-rules", "/usr/lib/zz/start.sh", "/root/.zzrc", "/opt/zz/lib/x", "/pyproject.toml"}
+    assert judged(paths, text="Compare the two files.") == paths
+
+
+@pytest.mark.parametrize("path", ["/app/x", "/tmp/x", "/var/www/x", "/srv/x", "/data/x", "/run/x.sock", "/proc/1/x"])
+def test_data_is_not_looked_for_by_programs_of_their_own(path):
+    assert judged({path}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/usr/bin/nginx", "nginx -t"),
+        ("/etc/app/rules.d", "cat /etc/app/rules.d"),
+        ("/etc/app/rules.d/first.conf", "ls /etc/app/rules.d/"),
+        ("/usr/lib/ruby/vendor_ruby/sinatra.rb", 'require "sinatra"'),
+        ("/usr/share/perl5/Flask.pm", "use Flask;"),
+        ("/usr/lib/x86_64-linux-gnu/libfoo.so", "gcc main.c -lfoo"),
+        ("/root/.toolrc", "Configure the tool in ~/.toolrc."),
+    ],
+)
+def test_what_task_or_verifier_name_may_be_the_work(path, text):
+    assert judged({path}) == {path}
+    assert judged({path}, text=text) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("path", "found", "text"),
+    [
+        ("/usr/local/bin/python3", "python3", "python3 check.py"),
+        ("/usr/bin/python3.11._pth", "python3", "python3 check.py"),
+        ("/usr/lib/ruby/vendor_ruby/json.rb", "json.rb", 'require "json"'),
+    ],
+)
+def test_a_name_that_the_environment_has_elsewhere_is_never_the_work(path, found, text):
+    assert judged({path}, found={found}, text=text) == {path}
+
+
+def test_what_the_solution_of_the_package_adds_may_be_the_work():
+    assert judged({"/etc/localtime", "/etc/zz"}, given={"/etc/localtime"}) == {"/etc/zz"}
+
+
+def test_links_and_files_on_the_way_are_withheld_and_folders_are_not():
+    missed = missed_paths(Lookups(frozenset({"/usr/share/zz/start"})), NOTHING, "/app")
+    assert missed.answers(Change("/usr/share/zz", "added", "symlink", target="/opt/zz"))
+    assert missed.answers(Change("/usr/share/zz", "changed", "file"))
+    assert missed.answers(Change("/usr/share/zz/start", "added", "file"))
+    assert not missed.answers(Change("/usr/share/zz", "added", "directory"))
+    assert not missed.answers(Change("/usr/share/zz/other", "added", "file"))
+    assert not missed.answers(Change("/usr/share/zz/start", "deleted", "file"))
+    assert not MissedPaths().answers(Change("/etc/x", "added", "file"))
+
+
+def test_only_what_may_be_a_folder_is_made_to_look_into_it():
+    paths = {"/usr/share/zz", "/usr/lib/x.so", "/usr/bin/nginx", "/etc/zz", "/usr/lib/python3.11/x", "/app/lib"}
+    assert missed_folders(Lookups(frozenset(paths)), "/app") == ["/usr/lib/python3.11/x", "/usr/share/zz"]
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+
+
+@given(st.frozensets(NAMES), st.frozensets(NAMES))
+def test_records_are_read_as_they_were_written(missed, found):
+    data = b"".join(f"-{path}\0".encode() for path in missed) + b"".join(f"+{name}\0".encode() for name in found)
+    assert read_lookups(data) == (Lookups(missed, found), True)
+
+
+@pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])
+def test_records_that_are_not_all_say_so(record):
+    assert read_lookups(b"-/etc/x\0" + record) == (Lookups(frozenset({"/etc/x"})), False)
+
+
+def watched(folder: Path, command: str) -> tuple[set[str], set[str], int]:
+    """What a command looks for in vain and finds, and how it ends."""
+    records = folder / "records"
+    records.write_bytes(b"")
+    words = [PROGRAM, records, "/bin/sh", "-c", command]
+    done = subprocess.run(words, cwd=folder, capture_output=True, check=False, timeout=60)
+    lookups, whole = read_lookups(records.read_bytes())
+    assert whole
+    return set(lookups.missed), set(lookups.found), done.returncode
+
+
+CALLS = re.compile(r"(open|openat|stat|lstat|access|readlink|execve|newfstatat|readlinkat|faccessat2?|statx|openat2)\(")
+PROGRAMS = [
+    "python3 -c 'import json, ssl'",
+    "perl -MTest::More -e 1",
+    "ruby -rjson -e 1",
+    "node -e 1",
+    "git init -q; git status",
+    "printf '#include <iostream>\\nint main() {}\\n' > x.cc; g++ x.cc -o x",
+    "bash -lc 'ps; ls -la; date; id'",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_strace_sees_no_path_that_was_not_recorded(tmp_path, command):
+    log = tmp_path / "log"
+    words = ["strace", "-f", "-qq", "-o", log, "-e", "trace=%file", "-s", "4096", "/bin/sh", "-c", command]
+    subprocess.run(words, cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    unfinished, seen = {}, set()
+    for line in log.read_text(errors="replace").splitlines():
+        task, _, text = line.partition(" ")
+        if "<unfinished" in text:
+            unfinished[task] = text
+            continue
+        text = unfinished.pop(task, "") + text if "resumed>" in text else text
+        path = re.search(r'"(/[^"]*)"', text)
+        if CALLS.match(text.lstrip()) and re.search(r"= -1 (ENOENT|ENOTDIR)", text) and path:
+            seen.add(os.path.realpath(path[1]))
+    missed, _, _ = watched(tmp_path, command)
+    passing = re.compile(r"/proc/|/tmp/|.*/__pycache__/")
+    assert {path for path in seen - missed if not passing.match(path)} == set()
+    assert len(seen) > 3
+
+
+def test_paths_are_resolved_as_far_as_they_exist(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("real/nothing")
+    (tmp_path / "file").touch()
+    tries = ["link/a", "real/../link/./b", "dangling", "no/../c", "file/d", f"{tmp_path}//link//e", "no/f"]
+    command = "; ".join(f"[ -e {shlex.quote(name)} ]" for name in tries)
+    missed, found, _ = watched(tmp_path, f"{command}; [ -e real ]")
+    own = {path.removeprefix(f"{tmp_path}/") for path in missed if path.startswith(str(tmp_path))}
+    assert own == {"real/a", "real/b", "real/nothing", "no", "c", "file/d", "real/e", "no/f"}
+    assert {"real", "sh"} <= found
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("exit 7", 7),
+        ("kill -9 $$", 137),
+        ("sh -c 'kill -TERM $$'; exit 3", 3),
+        ("sleep 60 & exit 0", 0),
+        ("bash -c 'set -m; sh -c \"kill -STOP \\$\\$\" & sleep 0.2; kill -CONT %1; wait %1; exit 4'", 4),
+        ('python3 -c \'import os; os.execv("/bin/sh", ["sh", "-c", "exit 5"])\'', 5),
+    ],
+)
+def test_a_watched_command_ends_as_it_would_alone(tmp_path, command, code):
+    assert watched(tmp_path, command)[2] == code
+
+
+def test_threads_and_processes_of_all_kinds_are_watched(tmp_path):
+    script = (
+        "import os, subprocess, threading\n"
+        "for i in range(40): threading.Thread(target=os.path.exists, args=(f'/etc/zz-thread-{i}',)).start()\n"
+        "subprocess.run(['/bin/sh', '-c', '[ -e /etc/zz-process ]'])\n"
+        "os.fork() or os.path.exists('/etc/zz-fork')\n"
+    )
+    missed, _, _ = watched(tmp_path, f"python3 -c {shlex.quote(script)}")
+    wanted = {f"/etc/zz-thread-{number}" for number in range(40)} | {"/etc/zz-process", "/etc/zz-fork"}
+    assert wanted <= missed
+
+
+PROGRAM_OF_THE_ENVIRONMENT = """\
+FROM debian:12
+WORKDIR /app
+RUN printf '#!/bin/sh\\n[ ! -e /etc/zone ] || cat /etc/zone\\n' > /usr/bin/zone && chmod 755 /usr/bin/zone
+"""
+ZONE = 'if [ "$(zone)" = north ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+
+
+@pytest.fixture
+def zoned(package, monkeypatch, tmp_path):
+    """A package whose verifier runs a program of the environment that reads a setting, with a cache of its own."""
+    monkeypatch.setenv("BENCHCUBE_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(watching, "KNOWN", watching.KnownLookups())
+    files = {"environment/Dockerfile": PROGRAM_OF_THE_ENVIRONMENT, "verifier/test.sh": f"#!/bin/sh\n{ZONE}"}
+
+    def make(prompt="Make it the north."):
+        return package("verifier: {isolation: system}\nagent: {user: root}\n", files, prompt=prompt)
+
+    return make
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+async def test_a_setting_that_nobody_names_is_withheld_and_recorded(bench, zoned):
+    async with bench(zoned(), base_image="host") as it:
+        await it.agent("echo north > /etc/zone", user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 0
+        assert [(item.path, item.reason) for item in found.withheld] == [("/etc/zone", "lookup")]
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+async def test_a_setting_that_the_task_names_is_seen(bench, zoned):
+    async with bench(zoned("Write north to /etc/zone."), base_image="host") as it:
+        await it.agent("echo north > /etc/zone", user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 1, found
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(bench, zoned, monkeypatch):
+    watches = []
+    begin = watching.Watch.begin
+
+    async def counted(self, sandbox):
+        watches.append(self)
+        return await begin(self, sandbox)
+
+    monkeypatch.setattr(watching.Watch, "begin", counted)
+    async with bench(zoned(), base_image="host") as it:
+        await it.verify()
+        assert len(watches) == 2
+        await it.verify()
+        monkeypatch.setattr(watching, "KNOWN", watching.KnownLookups())  # as another process would
+        await it.agent("echo north > /etc/zone", user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 0
+        assert len(watches) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+async def test_programs_that_cannot_be_watched_are_noted(bench, zoned, monkeypatch):
+    monkeypatch.setattr(watching, "_program", lambda: None)
+    async with bench(zoned(), base_image="host") as it:
+        found = await it.verify()
+        assert [note.code for note in found.diagnostics] == ["lookups-unknown"]
+        assert found.verdict.reward == 0
