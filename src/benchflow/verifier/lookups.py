@@ -357,6 +357,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "As built; where system changes are kept, those in homes and those named after a program of the environment, "
         "unless the task mentions them.",
     ),
+    Lookup(
+        "any",
+        "Any path of the system or a home that does not exist in the environment.",
+        "as-built",
+        "Where system changes are kept, the programs of the verifier are watched on the environment as built. What they "
+        "look for in vain there is withheld, unless the task or the verifier names it or the oracle adds it.",
+    ),
     Lookup("go", "Files of the package that is built.", "named", "The verifier names the folder."),
     Lookup("cargo", "`build.rs` and targets of the package that is built.", "named", "The verifier names the package."),
     Lookup(
