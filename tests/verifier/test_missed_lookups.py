@@ -29,7 +29,7 @@ NOTHING = Named(frozenset(), frozenset())
 
 
 def judged(missed, *, found=(), text="", given=()):
-    lookups = Lookups(frozenset(missed), frozenset(found), frozenset(given))
+    lookups = Lookups(frozenset(missed), frozenset(found), given=frozenset(given))
     return missed_paths(lookups, Named.in_texts([text]), "/app").paths
 
 
@@ -87,6 +87,49 @@ def test_links_and_files_on_the_way_are_withheld_and_folders_are_not():
     assert not MissedPaths().answers(Change("/etc/x", "added", "file"))
 
 
+def listed(*folders, text=""):
+    named = Named.in_texts([text])
+    return missed_paths(Lookups(listed=frozenset(folders)), named, "/app")
+
+
+def test_no_file_is_added_to_a_folder_of_software_that_a_program_lists():
+    missed = listed("/usr/lib/x86_64-linux-gnu/sasl2", "/opt/tool/plugins")
+    assert missed.answers(Change("/usr/lib/x86_64-linux-gnu/sasl2/libzz.so", "added", "file"))
+    assert missed.answers(Change("/opt/tool/plugins/zz", "added", "symlink", target="/opt/zz"))
+    assert not missed.answers(Change("/opt/tool/plugins/zz", "added", "directory"))
+    assert not missed.answers(Change("/opt/tool/plugins/zz/inner", "added", "file"))
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "/usr/bin",
+        "/usr/lib/python3/dist-packages",
+        "/usr/local/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/ruby/gems/3.1.0/specifications",
+        "/etc/cron.d",
+        "/srv/pages",
+        "/app/lib",
+    ],
+)
+def test_where_software_and_settings_are_added_a_list_says_nothing(folder):
+    assert not listed(folder).answers(Change(f"{folder}/zz", "added", "file"))
+
+
+def test_a_search_through_a_tree_is_not_a_look_up():
+    tree = ("/usr", "/usr/share", "/usr/share/app", "/usr/share/app/parts")
+    assert not listed(*tree).answers(Change("/usr/share/app/zz", "added", "file"))
+    assert listed(tree[-1]).answers(Change("/usr/share/app/parts/zz", "added", "file"))
+
+
+def test_a_list_of_what_is_named_is_not_a_look_up():
+    change = Change("/usr/share/app/zz.conf", "added", "file")
+    assert listed("/usr/share/app").answers(change)
+    assert not listed("/usr/share/app", text="ls /usr/share/app/").answers(change)
+    assert not listed("/usr/share/app", text="Write zz.conf there.").answers(change)
+
+
 def test_only_what_may_be_a_folder_is_made_to_look_into_it():
     paths = {"/usr/share/zz", "/usr/lib/x.so", "/usr/bin/nginx", "/etc/zz", "/usr/lib/python3.11/x", "/app/lib"}
     assert missed_folders(Lookups(frozenset(paths)), "/app") == ["/usr/lib/python3.11/x", "/usr/share/zz"]
@@ -95,10 +138,10 @@ def test_only_what_may_be_a_folder_is_made_to_look_into_it():
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 
 
-@given(st.frozensets(NAMES), st.frozensets(NAMES))
-def test_records_are_read_as_they_were_written(missed, found):
-    data = b"".join(f"-{path}\0".encode() for path in missed) + b"".join(f"+{name}\0".encode() for name in found)
-    assert read_lookups(data) == (Lookups(missed, found), True)
+@given(st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES))
+def test_records_are_read_as_they_were_written(*parts):
+    data = b"".join(f"{kind}{text}\0".encode() for kind, part in zip("-+=", parts, strict=True) for text in part)
+    assert read_lookups(data) == (Lookups(*parts), True)
 
 
 @pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])

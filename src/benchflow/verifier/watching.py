@@ -247,4 +247,4 @@ def _lookups(item: Any) -> Lookups:
     return Lookups(**{name: frozenset(map(str, item[name])) for name in _PARTS})
 
 
-_PARTS: Final = ("missed", "found", "given")
+_PARTS: Final = ("missed", "found", "listed", "given")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
 from typing import Final
 
 from benchflow.sandbox.protocol import Change
@@ -24,21 +24,32 @@ _STATE: Final = re.compile(r"/var/lib/(apt|dpkg|gems|ghc|javascript|pip|python|t
 _SETTINGS: Final = "/etc/"
 _HAVE_FOLDERS: Final = ("/lib", "/opt/", "/usr/", "/var/lib/")
 _FILE: Final = re.compile(r".*(/s?bin/[^/]*|\.[a-z_]\w*)", re.DOTALL)
+_SOFTWARE: Final = ("/lib", "/opt/", "/usr/")
+_FLAT: Final = frozenset(
+    f"{root}{folder}"
+    for root in ("", "/usr", "/usr/local")
+    for folder in ("", "/games", "/include", "/lib", "/lib32", "/lib64", "/libexec", "/libx32", "/share", "/src")
+)
+_COLLECTION: Final = re.compile(
+    r"s?bin|(site|dist)-packages|node_modules|gems|specifications|default|(site-)?library|doc|man\d?|.*-linux-.*"
+)
 _WORD: Final = re.compile(r"[\w.+@-]+")
 _PATH: Final = re.compile(r"/[\w./+@-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What programs looked for: paths that do not exist, and last parts of paths that do."""
+    """What programs looked for: paths that do not exist, last parts of paths that do, and folders that they list."""
 
     missed: frozenset[str] = frozenset()
     found: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     """Paths that a solution of the package adds: whatever looks for them, they may be the work."""
 
     def __or__(self, other: Lookups) -> Lookups:
-        return Lookups(self.missed | other.missed, self.found | other.found, self.given | other.given)
+        parts = (getattr(self, part.name) | getattr(other, part.name) for part in fields(self))
+        return Lookups(*parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,10 @@ class MissedPaths:
 
     paths: frozenset[str] = frozenset()
     above: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
+    """Folders of software to which the agent adds no file, because a program reads all that is there."""
+    known: Callable[[str], bool] = bool
+    """Whether a path may be the work all the same."""
 
     def answers(self, change: Change) -> bool:
         """Whether a change is such a path, or a link or file on the way to one.
@@ -55,7 +70,9 @@ class MissedPaths:
         """
         if change.kind == "deleted" or change.type == "directory":
             return False
-        return change.path in self.paths or change.path in self.above
+        if change.path in self.paths or change.path in self.above:
+            return True
+        return change.path.rpartition("/")[0] in self.listed and not self.known(change.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +94,24 @@ class Named:
 @functools.lru_cache(maxsize=32)
 def missed_paths(lookups: Lookups, named: Named, workdir: str) -> MissedPaths:
     """The paths that stay as built: missing."""
-    places = (path for path in lookups.missed - lookups.given if _is_place(path, workdir))
-    kept = [path for path in places if not _is_named(path, lookups.found, named)]
-    return MissedPaths(frozenset(kept), frozenset(folder for path in kept for folder in _folders(path)))
+
+    def known(path: str) -> bool:
+        return path in lookups.given or _is_named(path, lookups.found, named)
+
+    kept = [path for path in lookups.missed if _is_place(path, workdir) and not known(path)]
+    above = frozenset(folder for path in kept for folder in _folders(path))
+    listed = frozenset(path for path in _own_listed(lookups.listed) if path not in named.paths)
+    return MissedPaths(frozenset(kept), above, listed, known)
+
+
+def _own_listed(listed: frozenset[str]) -> Iterator[str]:
+    """Folders of software that a program lists by itself: not collections, in which each entry is a piece of software
+    of its own, and not those that are passed when a whole tree is searched."""
+    for path in listed:
+        parent, _, name = path.rpartition("/")
+        searched = parent in listed and parent.rpartition("/")[0] in listed
+        if path.startswith(_SOFTWARE) and path not in _FLAT and not _COLLECTION.fullmatch(name) and not searched:
+            yield path
 
 
 def missed_folders(lookups: Lookups, workdir: str) -> list[str]:
@@ -90,16 +122,18 @@ def missed_folders(lookups: Lookups, workdir: str) -> list[str]:
 
 def read_lookups(data: bytes) -> tuple[Lookups, bool]:
     """The records of the program `missed`, and whether they are all: it can be refused, or have too much to say."""
-    missed, found, whole = set[str](), set[str](), True
+    missed, found, listed, whole = set[str](), set[str](), set[str](), True
     for record in data.split(b"\0")[:-1]:
         text = record[1:].decode("utf-8", "surrogateescape")
         if record[:1] == b"-":
             missed.add(text)
         elif record[:1] == b"+":
             found.add(text)
+        elif record[:1] == b"=":
+            listed.add(text)
         else:
             whole = False
-    return Lookups(frozenset(missed), frozenset(found)), whole and len(missed) <= MOST
+    return Lookups(frozenset(missed), frozenset(found), frozenset(listed)), whole and len(missed) <= MOST
 
 
 def _is_place(path: str, workdir: str) -> bool:

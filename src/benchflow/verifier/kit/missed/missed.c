@@ -3,8 +3,8 @@
  *   missed FILE PROGRAM ...   run the program, named by its absolute path, and end as it does
  *
  * FILE gets a record for each thing once, ended by NUL: `-PATH` was looked for and does not exist, resolved as far as it
- * does; `+NAME` is the last part of a path that was found; `?` if the program could not be followed; `!` if there was more
- * than fits. Only system calls that look up a path stop the programs; all others run at full speed.
+ * does; `+NAME` is the last part of a path that was found; `=PATH` is a folder that was listed; `?` if the program could not
+ * be followed; `!` if there was more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
  */
 
 typedef unsigned char u8;
@@ -16,7 +16,7 @@ typedef long i64;
 #if defined(__x86_64__)
 enum { NR_read = 0, NR_write = 1, NR_open = 2, NR_close = 3, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_clone = 56, NR_execve = 59,
        NR_exit = 60, NR_wait4 = 61, NR_kill = 62, NR_readlink = 89, NR_ptrace = 101, NR_prctl = 157, NR_openat = 257,
-       NR_newfstatat = 262, NR_readlinkat = 267, NR_faccessat = 269, NR_pipe2 = 293, NR_process_vm_readv = 310,
+       NR_getdents64 = 217, NR_newfstatat = 262, NR_readlinkat = 267, NR_faccessat = 269, NR_pipe2 = 293, NR_process_vm_readv = 310,
        NR_seccomp = 317, NR_execveat = 322, NR_statx = 332, NR_openat2 = 437, NR_faccessat2 = 439 };
 enum { AUDIT_ARCH = 0xC000003E };
 static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f)
@@ -34,7 +34,7 @@ static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f)
 __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call start\n");
 #elif defined(__aarch64__)
 enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_clone = 220, NR_execve = 221, NR_exit = 93, NR_wait4 = 260, NR_kill = 129,
-       NR_ptrace = 117, NR_prctl = 167, NR_openat = 56, NR_newfstatat = 79, NR_readlinkat = 78, NR_faccessat = 48,
+       NR_getdents64 = 61, NR_ptrace = 117, NR_prctl = 167, NR_openat = 56, NR_newfstatat = 79, NR_readlinkat = 78, NR_faccessat = 48,
        NR_pipe2 = 59, NR_process_vm_readv = 270, NR_seccomp = 277, NR_execveat = 281, NR_statx = 291, NR_openat2 = 437,
        NR_faccessat2 = 439 };
 enum { AUDIT_ARCH = 0xC00000B7 };
@@ -64,13 +64,14 @@ enum { EVENT_EXEC = 4, EVENT_SECCOMP = 7, EVENT_STOP = 128, SIGTRAP = 5, SIGSTOP
 enum { PR_SET_NO_NEW_PRIVS = 38, SECCOMP_FILTER = 1, RET_TRACE = 0x7ff00000, RET_ALLOW = 0x7fff0000 };
 enum { REFUSED = 125, NOT_FOUND = 127, LONGEST = 4096, TASKS = 1024, SEEN = 1 << 17, DEEPEST = 40 };
 
-/* The calls that look up a path, and which of their values is the path; those at 1 have the folder before it. */
+/* The calls that look up a path, and which of their values is the path; those at 1 have the folder before it. One has the
+ * descriptor of a folder instead, and lists it. */
 static const struct { u32 number, path; } calls[] = {
 #if defined(__x86_64__)
     {NR_open, 0}, {NR_stat, 0}, {NR_lstat, 0}, {NR_access, 0}, {NR_readlink, 0},
 #endif
     {NR_execve, 0}, {NR_openat, 1}, {NR_newfstatat, 1}, {NR_readlinkat, 1}, {NR_faccessat, 1}, {NR_execveat, 1}, {NR_statx, 1},
-    {NR_openat2, 1}, {NR_faccessat2, 1},
+    {NR_openat2, 1}, {NR_faccessat2, 1}, {NR_getdents64, 0},
 };
 enum { CALLS = sizeof calls / sizeof *calls };
 
@@ -278,7 +279,14 @@ static void begin_call(i64 id)
         if (calls[i].number != (u64)stop.values[0])
             continue;
         u64 address = stop.values[1 + calls[i].path];
-        if (!read_text(id, address, to, end)) {
+        if (calls[i].number == NR_getdents64) {
+            to = read_base(id, address, to, end);
+            if (to)
+                to[-1] = 0;
+            if (to && task->path[0])
+                record_once('=', task->path);
+            task->path[0] = 0;
+        } else if (!read_text(id, address, to, end)) {
             *to = 0;
         } else if (*to && *to != '/') {
             to = read_base(id, calls[i].path ? stop.values[1] : AT_FDCWD, to, end);
