@@ -139,9 +139,10 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 
 @given(st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES))
-def test_records_are_read_as_they_were_written(*parts):
-    data = b"".join(f"{kind}{text}\0".encode() for kind, part in zip("-+=", parts, strict=True) for text in part)
-    assert read_lookups(data) == (Lookups(*parts), True)
+def test_records_are_read_as_they_were_written(missed, found, listed):
+    parts = {"-": missed, "+": found, "=": listed}
+    data = b"".join(f"{kind}{text}\0".encode() for kind, part in parts.items() for text in part)
+    assert read_lookups(data) == (Lookups(missed, found, listed), True)
 
 
 @pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])

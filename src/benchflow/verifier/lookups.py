@@ -361,9 +361,9 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "any",
         "Any path of the system or a home that does not exist in the environment, and all files of a folder.",
         "as-built",
-        "Where system changes are kept, the verifier's programs are watched on the environment as built. What they look "
-        "for in vain there, or would list in a folder of software, is withheld, unless the task or the verifier names it "
-        "or the oracle adds it.",
+        "Where system changes are kept, the verifier's programs are watched on the environment as built. What they "
+        "look for in vain there, or would list in a folder of software, is withheld, unless the task or the verifier "
+        "names it or the oracle adds it.",
     ),
     Lookup("go", "Files of the package that is built.", "named", "The verifier names the folder."),
     Lookup("cargo", "`build.rs` and targets of the package that is built.", "named", "The verifier names the package."),
