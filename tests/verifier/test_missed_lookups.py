@@ -142,12 +142,15 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 def test_records_are_read_as_they_were_written(missed, found, listed):
     parts = {"-": missed, "+": found, "=": listed}
     data = b"".join(f"{kind}{text}\0".encode() for kind, part in parts.items() for text in part)
-    assert read_lookups(data) == (Lookups(missed, found, listed), True)
+    assert read_lookups(data) == (Lookups(missed, found, listed), bool(found))
 
 
 @pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])
 def test_records_that_are_not_all_say_so(record):
-    assert read_lookups(b"-/etc/x\0" + record) == (Lookups(frozenset({"/etc/x"})), False)
+    data = b"+sh\0-/etc/x\0"
+    lookups = Lookups(frozenset({"/etc/x"}), frozenset({"sh"}))
+    assert read_lookups(data) == (lookups, True)
+    assert read_lookups(data + record) == (lookups, False)
 
 
 def watched(folder: Path, command: str) -> tuple[set[str], set[str], int]:

@@ -121,7 +121,10 @@ def missed_folders(lookups: Lookups, workdir: str) -> list[str]:
 
 
 def read_lookups(data: bytes) -> tuple[Lookups, bool]:
-    """The records of the program `missed`, and whether they are all: it can be refused, or have too much to say."""
+    """The records of the program `missed`, and whether they are all: it can be refused, or have too much to say.
+
+    A verifier finds at least its shell; without any record nothing was seen.
+    """
     missed, found, listed, whole = set[str](), set[str](), set[str](), True
     for record in data.split(b"\0")[:-1]:
         text = record[1:].decode("utf-8", "surrogateescape")
@@ -133,7 +136,9 @@ def read_lookups(data: bytes) -> tuple[Lookups, bool]:
             listed.add(text)
         else:
             whole = False
-    return Lookups(frozenset(missed), frozenset(found), frozenset(listed)), whole and len(missed) <= MOST
+    return Lookups(frozenset(missed), frozenset(found), frozenset(listed)), whole and bool(found) and len(
+        missed
+    ) <= MOST
 
 
 def _is_place(path: str, workdir: str) -> bool:

@@ -57,8 +57,8 @@ __asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n b start\n");
 
 #define CALL(name, a, b, c, d, e) call(NR_##name, (i64)(a), (i64)(b), (i64)(c), (i64)(d), (i64)(e), 0)
 
-enum { ENOENT = 2, ENOTDIR = 20, AT_FDCWD = -100, O_WRONLY = 1, O_APPEND = 02000, O_CLOEXEC = 02000000, SIGCHLD = 17 };
-enum { TRACE_CONT = 7, TRACE_SYSCALL = 24, TRACE_SEIZE = 0x4206, TRACE_LISTEN = 0x4208, TRACE_SYSCALL_INFO = 0x420e };
+enum { EPERM = 1, ENOENT = 2, ENOTDIR = 20, ENOSYS = 38, AT_FDCWD = -100, O_WRONLY = 1, O_APPEND = 02000, O_CLOEXEC = 02000000, SIGCHLD = 17 };
+enum { TRACE_PEEK = 2, TRACE_CONT = 7, TRACE_SYSCALL = 24, TRACE_SEIZE = 0x4206, TRACE_LISTEN = 0x4208, TRACE_SYSCALL_INFO = 0x420e };
 enum { FOLLOW = 1 | 2 | 4 | 8 | 16 | 128 | 0x100000 }; /* good stops, fork, vfork, clone, exec, seccomp, kill at exit */
 enum { EVENT_EXEC = 4, EVENT_SECCOMP = 7, EVENT_STOP = 128, SIGTRAP = 5, SIGSTOP = 19, SIGTTOU = 22, WALL = 0x40000000 };
 enum { PR_SET_NO_NEW_PRIVS = 38, SECCOMP_FILTER = 1, RET_TRACE = 0x7ff00000, RET_ALLOW = 0x7fff0000 };
@@ -229,15 +229,30 @@ static struct task *task_of(i64 id, int add)
     return unused;
 }
 
-/* Reads a text of another process. A page may end the memory that can be read, so one page is read at a time. */
+/* Reads some bytes of another process, at most to the end of a page, after which there may be none. Engines refuse the
+ * call that reads them all at once to containers without the right to trace others; word by word it is part of tracing. */
+static i64 read_some(i64 id, u64 address, char *text, u64 most)
+{
+    static int refused;
+    u64 size = 4096 - address % 4096, word;
+    size = size > most ? most : size;
+    struct vector to = {text, size}, from = {(void *)address, size};
+    i64 got = refused ? -EPERM : call(NR_process_vm_readv, id, (i64)&to, 1, (i64)&from, 1, 0);
+    if (got != -EPERM && got != -ENOSYS)
+        return got;
+    refused = 1;
+    got = CALL(ptrace, TRACE_PEEK, id, address & ~7UL, &word, 0);
+    if (got == -EPERM || got == -ENOSYS)
+        record_once('?', "");
+    for (u64 i = address % 8; got >= 0 && i < 8 && most; i++, most--)
+        text[got++] = word >> 8 * i;
+    return got;
+}
+
 static int read_text(i64 id, u64 address, char *text, const char *end)
 {
     while (text < end) {
-        u64 size = 4096 - address % 4096;
-        if (size > (u64)(end - text))
-            size = end - text;
-        struct vector to = {text, size}, from = {(void *)address, size};
-        i64 got = call(NR_process_vm_readv, id, (i64)&to, 1, (i64)&from, 1, 0);
+        i64 got = read_some(id, address, text, end - text);
         if (got <= 0)
             return 0;
         for (i64 i = 0; i < got; i++)
