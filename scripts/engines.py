@@ -37,6 +37,10 @@ tmp_dir = "{folder}/pt"
 """
 
 
+_WITHOUT_COLLECTION = {"GOGC": "800", "GOMAXPROCS": "1"}
+"""For programs in Go that run for milliseconds: they take a tenth less without threads that look for garbage."""
+
+
 class EngineUnavailable(Exception):
     """An engine cannot run on this machine; the message says what to do."""
 
@@ -67,7 +71,7 @@ class Engines:
 
     def docker(self) -> dict[str, str]:
         """The environment that reaches a running dockerd."""
-        env = {**os.environ, "DOCKER_HOST": f"unix://{self._folder}/docker.sock"}
+        env = {**os.environ, **_WITHOUT_COLLECTION, "DOCKER_HOST": f"unix://{self._folder}/docker.sock"}
         if self._dockerd is None:
             require_root_and("dockerd", "docker", "containerd")
             self._start_dockerd(env)
@@ -79,7 +83,7 @@ class Engines:
         require_root_and("podman", "runc")
         conf = self._folder / "containers.conf"
         command = self.inside("podman", "--root", str(self._folder / "pr"), "--runroot", str(self._folder / "pn"))
-        env = {**os.environ, "CONTAINERS_CONF": str(conf)}
+        env = {**os.environ, **_WITHOUT_COLLECTION, "CONTAINERS_CONF": str(conf)}
         if not self._podman_used:
             conf.write_text(CONTAINERS_CONF.format(folder=self._folder), encoding="utf-8")
             self._podman_used = True
@@ -97,6 +101,7 @@ class Engines:
                     *("--pidfile", f"{self._folder}/docker.pid", "--storage-driver", "overlay2"),
                     *("--exec-opt", "native.cgroupdriver=cgroupfs"),
                 ],
+                env=env,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
