@@ -71,7 +71,7 @@ def harbor_answers(folders: Sequence[Path | str]) -> dict[str, str | None]:
 def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependencies: bool, python: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     print(f"Installing {requirement} into {home}", file=sys.stderr)
-    subprocess.run([python, "-m", "venv", str(home)], check=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", str(home)], check=True)
     _install(home, requirement, *(() if dependencies else ("--no-deps",)))
     if others:
         _install(home, *others)
@@ -79,13 +79,14 @@ def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependenci
 
 
 def _install(home: Path, *arguments: str) -> None:
-    """By uv, which takes seconds where pip takes minutes; by pip where uv reaches no index."""
+    """By uv, which takes seconds where pip takes minutes; by pip, which alone takes some to set up, where uv fails."""
     python = str(home / "bin" / "python")
     uv = Path(sys.executable).with_name("uv")
     if uv.exists():
         command = [str(uv), "pip", "install", "--quiet", "--python", python, *arguments]
         if subprocess.run(command, check=False).returncode == 0:
             return
+    subprocess.run([python, "-m", "ensurepip", "--default-pip"], check=True, stdout=subprocess.DEVNULL)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *arguments], check=True)
 
