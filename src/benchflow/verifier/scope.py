@@ -66,6 +66,8 @@ class Scope:
     """Where system changes are kept: what its programs look for in vain on the environment as built."""
     watch: Watch | None = None
     """Collects what its programs look for."""
+    system_as_built: bool = False
+    """Whether the system is seen as built although this isolation keeps its changes."""
 
     @property
     def opt_outs(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
         programs=built.programs,
-        keep_system=scope.isolation.keeps_system and not everything,
+        keep_system=scope.isolation.keeps_system and not everything and not scope.system_as_built,
         keep_hooks=everything or not scope.config.hardening.cleanup_conftests,
         keep_all=everything,
         expected=words_of(scope.prompt),

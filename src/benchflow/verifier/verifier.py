@@ -175,7 +175,13 @@ class Verifier:
         """Verify, and find out whose fault a failure is."""
 
         async def attempt() -> Verification:
-            return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
+            found = await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
+            if not (isinstance(found.verdict, Scored) and found.verdict.reward > 0 and self._is_watched(scope, name)):
+                return found
+            stricter = await self._without_found(scope, name, sandbox, rollout, soft=soft)
+            return (
+                found if stricter is None else await self._attempt(stricter, name, output, sandbox, rollout, soft=soft)
+            )
 
         async def pristine(lacking: Iterable[FailedRequest] = ()) -> Pristine:
             return await self._on_pristine(scope, name, rollout, lacking)
@@ -288,9 +294,7 @@ class Verifier:
 
     async def _knowing(self, scope: Scope, name: str, findings: Findings, rollout: Path | None) -> Scope:
         """The scope with what its programs look for in vain where no agent was, if it keeps system changes."""
-        kept = scope.isolation.keeps_system and scope.isolation.rung != "open"
-        known = scope.watch is not None or scope.missed is not None
-        if not kept or known or self.assess is not None or scope.strategy(name)[1].type in _NOT_WATCHED:
+        if scope.missed is not None or not self._is_watched(scope, name):
             return scope
         from benchflow.verifier.watching import KNOWN, knowing
 
@@ -300,6 +304,31 @@ class Verifier:
             message = f"Only general rules apply to what the verifier's programs look for, because {problem}."
             findings.add(Issue("lookups-unknown", "warning", "verifier.isolation", message))
         return scope
+
+    def _is_watched(self, scope: Scope, name: str) -> bool:
+        kept = scope.isolation.keeps_system and scope.isolation.rung != "open"
+        return kept and not scope.watch and not self.assess and scope.strategy(name)[1].type not in _NOT_WATCHED
+
+    async def _without_found(
+        self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+    ) -> Scope | None:
+        """A scope without what programs find in the agent's system and would look for in its work alone; None if there
+        is nothing of that kind.
+
+        A verifier may stop early on the environment as built, or choose its programs by the agent's data. So a state
+        that scores is verified once more, watched, with the agent's work and data and the system as built.
+        """
+        from benchflow.verifier.watching import Watch, more_missed
+
+        known = await self._knowing(scope, name, Findings(), rollout)
+        changes = await (sandbox or self.environment.sandbox).changes()
+        if known.missed is None or not known.missed.leaves(changes):
+            return None
+        watch = Watch()
+        watched = replace(known, watch=watch, system_as_built=True)
+        await self._attempt(watched, name, None, sandbox, rollout, soft=soft)
+        missed = more_missed(known, await self._subject(scope, name), watch)
+        return replace(known, missed=missed) if missed.answers_more(known.missed, changes) else None
 
     async def learn(self, sandbox: Sandbox, step: str | None = None) -> None:
         """Learn from a state that solves the task what its verifier looks for, before others are verified."""

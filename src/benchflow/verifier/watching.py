@@ -28,7 +28,14 @@ from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.files.user_store import default_store
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.verifier.scope import Scope
-from benchflow.verifier.surviving.missed_lookups import Lookups, Named, missed_folders, missed_paths, read_lookups
+from benchflow.verifier.surviving.missed_lookups import (
+    Lookups,
+    MissedPaths,
+    Named,
+    missed_folders,
+    missed_paths,
+    read_lookups,
+)
 
 Attempt = Callable[[Scope], Awaitable[object]]
 
@@ -87,13 +94,22 @@ class Watch:
         for start in range(0, len(self.folders), _AT_ONCE):
             words = ["/bin/mkdir", "-p", "--", *self.folders[start : start + _AT_ONCE]]
             await sandbox.exec(words, user="root", cwd="/", timeout=_START_SEC)
-        return (_PROGRAM, _RECORDS)
+        return (_PROGRAM, _RECORDS, sandbox.spec.workdir)
 
     async def end(self, sandbox: Sandbox, user: str) -> None:
         """Start what is left, and read the records."""
         if _program() is None:
             return
-        words = [_PROGRAM, _RECORDS, "/bin/sh", "-c", _START, "sh", *self.programs[:_MOST_STARTED]]
+        words = [
+            _PROGRAM,
+            _RECORDS,
+            sandbox.spec.workdir,
+            "/bin/sh",
+            "-c",
+            _START,
+            "sh",
+            *self.programs[:_MOST_STARTED],
+        ]
         await sandbox.exec(words, user=user, cwd=PLACE, timeout=_START_SEC)
         await sandbox.kill_processes()
         found, whole = read_lookups(await sandbox.read_file(_RECORDS, max_bytes=_MOST_BYTES))
@@ -186,6 +202,13 @@ async def knowing(scope: Scope, subject: Subject, attempt: Attempt) -> Scope:
     return replace(scope, missed=missed_paths(lookups, named, subject.workdir))
 
 
+def more_missed(scope: Scope, subject: Subject, watch: Watch) -> MissedPaths:
+    """What a verifier looks for in vain, with what was seen of it in one more state."""
+    seen = replace(watch.lookups, found=frozenset())
+    lookups = functools.reduce(Lookups.__or__, KNOWN.recall(subject.key).values(), seen)
+    return missed_paths(lookups, named_by(scope.folders, scope.prompt)[0], subject.workdir)
+
+
 async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, given: Iterable[str] = ()) -> None:
     """Remember what a verifier looks for in a state that `attempt` verifies. `given` are paths that a solution adds.
 
@@ -206,7 +229,10 @@ async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, gi
             first.problems.append(str(error))
     if time.cancelled_caught:
         first.problems.append("the time limit was reached")
-    first.lookups |= second.lookups | Lookups(given=frozenset(given))
+    more = replace(second.lookups, found=frozenset())  # the folders that were made here would be among it
+    first.lookups |= more | Lookups(given=frozenset(given))
+    if state != AS_BUILT:  # what the oracle adds is not the environment's
+        first.lookups = replace(first.lookups, found=frozenset())
     await anyio.to_thread.run_sync(KNOWN.remember, subject.key, state, first)
 
 
@@ -215,7 +241,7 @@ def named_by(folders: Sequence[Path], prompt: str) -> tuple[Named, frozenset[str
     """What the texts of task and verifier name, and the words of the verifier's alone."""
     files = (Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names)
     texts = [_text(file) for file in files if file.is_file() and not file.is_symlink()]
-    return Named.in_texts([prompt, *texts]), Named.in_texts(texts).words
+    return Named.in_texts(prompt, texts), Named.in_texts("", texts).words
 
 
 def _text(file: Path) -> str:
@@ -247,4 +273,4 @@ def _lookups(item: Any) -> Lookups:
     return Lookups(**{name: frozenset(map(str, item[name])) for name in _PARTS})
 
 
-_PARTS: Final = ("missed", "found", "listed", "given")
+_PARTS: Final = ("missed", "asked", "found", "listed", "given")

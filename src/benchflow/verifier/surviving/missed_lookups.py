@@ -10,28 +10,33 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from benchflow.sandbox.protocol import Change
 
-MOST: Final = 100_000
+MOST: Final = 400_000
 """How many paths are kept."""
-_PLACES: Final = ("/bin", "/etc", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/root", "/sbin", "/usr")
+_PLACES: Final = ("/bin/", "/etc/", "/home/", "/lib", "/opt/", "/root/", "/sbin/", "/usr/")
 _STATE: Final = re.compile(r"/var/lib/(apt|dpkg|gems|ghc|javascript|pip|python|texmf)/.*")
 """Elsewhere is data, which a verifier looks for because it is the work."""
-_SETTINGS: Final = "/etc/"
+_OF_THE_MACHINE: Final = re.compile(
+    r"/etc/(adjtime|hostname|hosts|iproute2/.*|localtime|resolv\.conf|ssl/certs/.*|timezone)|/usr/share/zoneinfo/.*"
+)
+"""Facts about a machine: no program runs them, and a task speaks of them by other names."""
+_SETTINGS: Final = ("/etc/", "/home/", "/root/")
+_NAMED_FOLDERS: Final = (*_SETTINGS, "/opt/")
+_SOFTWARE: Final = ("/bin/", "/lib", "/opt/", "/sbin/", "/usr/")
 _HAVE_FOLDERS: Final = ("/lib", "/opt/", "/usr/", "/var/lib/")
-_FILE: Final = re.compile(r".*(/s?bin/[^/]*|\.[a-z_]\w*)", re.DOTALL)
-_SOFTWARE: Final = ("/lib", "/opt/", "/usr/")
+_FILE: Final = re.compile(r".*(/s?bin/.*|\.[a-z_]\w*)", re.DOTALL)
 _FLAT: Final = frozenset(
     f"{root}{folder}"
     for root in ("", "/usr", "/usr/local")
     for folder in ("", "/games", "/include", "/lib", "/lib32", "/lib64", "/libexec", "/libx32", "/share", "/src")
 )
 _COLLECTION: Final = re.compile(
-    r"s?bin|(site|dist)-packages|node_modules|gems|specifications|default|(site-)?library|doc|man\d?|.*-linux-.*"
+    r"s?bin|(site|dist)-packages|node_modules|gems|specifications|(site-)?library|doc|man\d?|.*-linux-.*"
 )
 _WORD: Final = re.compile(r"[\w.+@-]+")
 _PATH: Final = re.compile(r"/[\w./+@-]+")
@@ -39,17 +44,36 @@ _PATH: Final = re.compile(r"/[\w./+@-]+")
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What programs looked for: paths that do not exist, last parts of paths that do, and folders that they list."""
+    """What programs looked for. In a path that does not exist, `//` is where that begins."""
 
     missed: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
+    """Paths that do not exist either, and that the verifier's own script or its arguments name."""
     found: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
+    """Folders that were listed."""
     given: frozenset[str] = frozenset()
     """Paths that a solution of the package adds: whatever looks for them, they may be the work."""
 
     def __or__(self, other: Lookups) -> Lookups:
-        parts = (getattr(self, part.name) | getattr(other, part.name) for part in fields(self))
-        return Lookups(*parts)
+        return Lookups(*(getattr(self, part.name) | getattr(other, part.name) for part in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The words and paths of texts. Those of the task alone say what the work is."""
+
+    words: frozenset[str] = frozenset()
+    paths: frozenset[str] = frozenset()
+    task: frozenset[str] = frozenset()
+    """Words of the task."""
+
+    @classmethod
+    def in_texts(cls, task: str, others: Iterable[str] = ()) -> Named:
+        texts = [task, *others]
+        paths = frozenset(path.rstrip("/.") for text in texts for path in _PATH.findall(text))
+        task_words = frozenset(_variants(task))
+        return cls(task_words.union(*map(_variants, texts[1:])), paths, task_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +84,7 @@ class MissedPaths:
     above: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
     """Folders of software to which the agent adds no file, because a program reads all that is there."""
-    known: Callable[[str], bool] = bool
-    """Whether a path may be the work all the same."""
+    exempt: Exemption | None = field(default=None, repr=False)
 
     def answers(self, change: Change) -> bool:
         """Whether a change is such a path, or a link or file on the way to one.
@@ -72,36 +95,60 @@ class MissedPaths:
             return False
         if change.path in self.paths or change.path in self.above:
             return True
-        return change.path.rpartition("/")[0] in self.listed and not self.known(change.path)
+        folder, _, name = change.path.rpartition("/")
+        return folder in self.listed and not (self.exempt and self.exempt.covers(f"{folder}//{name}"))
+
+    def leaves(self, changes: Iterable[Change]) -> bool:
+        """Whether the agent added anything where programs look, beside what is withheld."""
+        return any(_may_be_found(change) and not self.answers(change) for change in changes)
+
+    def answers_more(self, than: MissedPaths, changes: Iterable[Change]) -> bool:
+        """Whether some of the changes are withheld only by this."""
+        return any(self.answers(change) and not than.answers(change) for change in changes)
+
+
+def _may_be_found(change: Change) -> bool:
+    """Whether it is something that the agent added to the system or a home."""
+    return change.kind == "added" and change.type != "directory" and _is_place(change.path, "/")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """The words and paths of the task's and the verifier's texts."""
+class Exemption:
+    """Decides which paths may be the work although programs look for them."""
 
-    words: frozenset[str]
-    paths: frozenset[str]
+    lookups: Lookups
+    named: Named
+    software: frozenset[str]
+    """Names of files that the environment has where programs look for them."""
 
-    @classmethod
-    def in_texts(cls, texts: Iterable[str]) -> Named:
-        words, paths = set[str](), set[str]()
-        for text in texts:
-            words.update(_variants(text))
-            paths.update(path.rstrip("/.") for path in _PATH.findall(text))
-        return cls(frozenset(words), frozenset(paths))
+    def covers(self, missed: str) -> bool:
+        path = missed.replace("//", "/")
+        if missed in self.lookups.asked or path in self.lookups.given or path in self.named.paths:
+            return True
+        if _OF_THE_MACHINE.fullmatch(path) or self._is_in_named_folder(path):
+            return True
+        *parents, name = missed.partition("//")[2].split("/")
+        if not all(self.named.words.intersection(_names(part)) for part in parents):
+            return False
+        if path.startswith(_SETTINGS) and not self.named.task.isdisjoint(_names(name)):
+            return True
+        return any(word in self.named.words and word not in self.software for word in _names(name))
+
+    def _is_in_named_folder(self, path: str) -> bool:
+        folders = (folder for folder in _folders(path) if folder.startswith(_NAMED_FOLDERS))
+        return any(folder in self.named.paths and not _is_home(folder) for folder in folders)
 
 
 @functools.lru_cache(maxsize=32)
 def missed_paths(lookups: Lookups, named: Named, workdir: str) -> MissedPaths:
     """The paths that stay as built: missing."""
-
-    def known(path: str) -> bool:
-        return path in lookups.given or _is_named(path, lookups.found, named)
-
-    kept = [path for path in lookups.missed if _is_place(path, workdir) and not known(path)]
-    above = frozenset(folder for path in kept for folder in _folders(path))
+    software = frozenset(path.rpartition("/")[2] for path in lookups.found if path.startswith(_SOFTWARE))
+    exempt = Exemption(lookups, named, software)
+    kept = [path for path in lookups.missed if _is_place(path.replace("//", "/"), workdir) and not exempt.covers(path)]
+    paths = frozenset(path.replace("//", "/") for path in kept)
+    above = frozenset(folder for path in paths for folder in _folders(path)) - named.paths
     listed = frozenset(path for path in _own_listed(lookups.listed) if path not in named.paths)
-    return MissedPaths(frozenset(kept), above, listed, known)
+    return MissedPaths(paths, above, listed, exempt)
 
 
 def _own_listed(listed: frozenset[str]) -> Iterator[str]:
@@ -116,7 +163,8 @@ def _own_listed(listed: frozenset[str]) -> Iterator[str]:
 
 def missed_folders(lookups: Lookups, workdir: str) -> list[str]:
     """Missed paths that could be folders, in which programs would look for more."""
-    kept = (path for path in lookups.missed if path.startswith(_HAVE_FOLDERS) and _is_place(path, workdir))
+    paths = (path.replace("//", "/") for path in lookups.missed)
+    kept = (path for path in paths if path.startswith(_HAVE_FOLDERS) and _is_place(path, workdir))
     return sorted(path for path in kept if not _FILE.fullmatch(path))
 
 
@@ -125,55 +173,40 @@ def read_lookups(data: bytes) -> tuple[Lookups, bool]:
 
     A verifier finds at least its shell; without any record nothing was seen.
     """
-    missed, found, listed, whole = set[str](), set[str](), set[str](), True
+    parts: dict[bytes, set[str]] = {b"-": set(), b"~": set(), b"+": set(), b"=": set()}
+    whole = True
     for record in data.split(b"\0")[:-1]:
-        text = record[1:].decode("utf-8", "surrogateescape")
-        if record[:1] == b"-":
-            missed.add(text)
-        elif record[:1] == b"+":
-            found.add(text)
-        elif record[:1] == b"=":
-            listed.add(text)
+        if record[:1] in parts:
+            parts[record[:1]].add(record[1:].decode("utf-8", "surrogateescape"))
         else:
             whole = False
-    return Lookups(frozenset(missed), frozenset(found), frozenset(listed)), whole and bool(found) and len(
-        missed
-    ) <= MOST
+    lookups = Lookups(*map(frozenset, parts.values()))
+    return lookups, whole and bool(lookups.found) and len(lookups.missed) <= MOST
 
 
 def _is_place(path: str, workdir: str) -> bool:
     """Whether programs, libraries or settings are there; the agent's own folder is its work."""
-    if path == workdir or path.startswith(f"{workdir.rstrip('/')}/") or workdir.startswith(f"{path}/"):
+    if workdir != "/" and (path == workdir or path.startswith(f"{workdir}/") or workdir.startswith(f"{path}/")):
         return False
-    return path.startswith(tuple(f"{place}/" for place in _PLACES)) or path.count("/") == 1 or bool(_STATE.match(path))
+    return path.startswith(_PLACES) or path.count("/") == 1 or bool(_STATE.match(path))
 
 
-def _is_named(path: str, found: frozenset[str], named: Named) -> bool:
-    if path in named.paths:
-        return True
-    if any(folder in named.paths for folder in _folders(path) if folder.startswith(_SETTINGS)):
-        return True
-    name = path.rpartition("/")[2]
-    return name not in found and any(word in named.words and word not in found for word in _names(name))
+def _is_home(folder: str) -> bool:
+    return folder == "/root" or (folder.startswith("/home/") and folder.count("/") == 2)
 
 
 def _names(name: str) -> Iterator[str]:
-    """How a text may speak of a file: by its name, without its endings, and a library without `lib`."""
+    """How a text may speak of a file: by its name, or without its endings."""
     plain = name.casefold().removeprefix(".")
-    stem = plain.partition(".")[0]
-    yield from (plain, stem, plain.rpartition(".")[0] or plain)
-    if stem.startswith("lib"):
-        yield stem.removeprefix("lib")
+    yield from (plain, plain.partition(".")[0], plain.rpartition(".")[0] or plain)
 
 
 def _variants(text: str) -> Iterator[str]:
     for word in _WORD.findall(text.casefold()):
         plain = word.strip(".-")
-        yield plain
-        yield plain.rpartition(".")[0] or plain
-        yield plain.partition(".")[0]
-        if word.startswith("-l"):
-            yield word[2:]
+        yield from (plain, plain.rpartition(".")[0] or plain, plain.partition(".")[0])
+        if word.startswith("-l"):  # for the linker
+            yield f"lib{word[2:]}"
 
 
 def _folders(path: str) -> Iterator[str]:

@@ -1,10 +1,11 @@
 /* Runs a command and writes down which paths its programs look for in vain.
  *
- *   missed FILE PROGRAM ...   run the program, named by its absolute path, and end as it does
+ *   missed FILE FOLDER PROGRAM ...   run the program, named by its absolute path, and end as it does
  *
  * FILE gets a record for each thing once, ended by NUL: `-PATH` was looked for and does not exist, resolved as far as it
- * does; `+NAME` is the last part of a path that was found; `=PATH` is a folder that was listed; `?` if the program could not
- * be followed; `!` if there was more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
+ * does, with `//` where that ends; `~PATH` likewise, by a program that was given its name, by the script of the verifier
+ * itself, or by a program or script in FOLDER; `+PATH` was found; `=PATH` is a folder that was listed; `?` if the program could not be followed; `!` if there was
+ * more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
  */
 
 typedef unsigned char u8;
@@ -18,7 +19,7 @@ enum { NR_read = 0, NR_write = 1, NR_open = 2, NR_close = 3, NR_stat = 4, NR_lst
        NR_exit = 60, NR_wait4 = 61, NR_kill = 62, NR_readlink = 89, NR_ptrace = 101, NR_prctl = 157, NR_openat = 257,
        NR_getdents64 = 217, NR_newfstatat = 262, NR_readlinkat = 267, NR_faccessat = 269, NR_pipe2 = 293, NR_process_vm_readv = 310,
        NR_seccomp = 317, NR_execveat = 322, NR_statx = 332, NR_openat2 = 437, NR_faccessat2 = 439 };
-enum { AUDIT_ARCH = 0xC000003E };
+enum { AUDIT_ARCH = 0xC000003E, MODE = 6 }; /* and where the mode is in the status of a file */
 static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f)
 {
     i64 result;
@@ -37,7 +38,7 @@ enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_clone = 220, NR_execve = 2
        NR_getdents64 = 61, NR_ptrace = 117, NR_prctl = 167, NR_openat = 56, NR_newfstatat = 79, NR_readlinkat = 78, NR_faccessat = 48,
        NR_pipe2 = 59, NR_process_vm_readv = 270, NR_seccomp = 277, NR_execveat = 281, NR_statx = 291, NR_openat2 = 437,
        NR_faccessat2 = 439 };
-enum { AUDIT_ARCH = 0xC00000B7 };
+enum { AUDIT_ARCH = 0xC00000B7, MODE = 4 };
 static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f)
 {
     register i64 x8 __asm__("x8") = n;
@@ -58,11 +59,11 @@ __asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n b start\n");
 #define CALL(name, a, b, c, d, e) call(NR_##name, (i64)(a), (i64)(b), (i64)(c), (i64)(d), (i64)(e), 0)
 
 enum { EPERM = 1, ENOENT = 2, ENOTDIR = 20, ENOSYS = 38, AT_FDCWD = -100, O_WRONLY = 1, O_APPEND = 02000, O_CLOEXEC = 02000000, SIGCHLD = 17 };
-enum { TRACE_PEEK = 2, TRACE_CONT = 7, TRACE_SYSCALL = 24, TRACE_SEIZE = 0x4206, TRACE_LISTEN = 0x4208, TRACE_SYSCALL_INFO = 0x420e };
+enum { TRACE_PEEK = 2, TRACE_CONT = 7, TRACE_SYSCALL = 24, TRACE_MESSAGE = 0x4201, TRACE_SEIZE = 0x4206, TRACE_LISTEN = 0x4208, TRACE_SYSCALL_INFO = 0x420e };
 enum { FOLLOW = 1 | 2 | 4 | 8 | 16 | 128 | 0x100000 }; /* good stops, fork, vfork, clone, exec, seccomp, kill at exit */
-enum { EVENT_EXEC = 4, EVENT_SECCOMP = 7, EVENT_STOP = 128, SIGTRAP = 5, SIGSTOP = 19, SIGTTOU = 22, WALL = 0x40000000 };
+enum { EVENT_FORK = 1, EVENT_CLONE = 3, EVENT_EXEC = 4, EVENT_SECCOMP = 7, EVENT_STOP = 128, SIGTRAP = 5, SIGSTOP = 19, SIGTTOU = 22, WALL = 0x40000000 };
 enum { PR_SET_NO_NEW_PRIVS = 38, SECCOMP_FILTER = 1, RET_TRACE = 0x7ff00000, RET_ALLOW = 0x7fff0000 };
-enum { REFUSED = 125, NOT_FOUND = 127, LONGEST = 4096, TASKS = 1024, SEEN = 1 << 17, DEEPEST = 40 };
+enum { REFUSED = 125, NOT_FOUND = 127, LONGEST = 4096, TASKS = 1024, SEEN = 1 << 20, DEEPEST = 40 };
 
 /* The calls that look up a path, and which of their values is the path; those at 1 have the folder before it. One has the
  * descriptor of a folder instead, and lists it. */
@@ -80,12 +81,13 @@ struct filter { u16 count; struct instruction *all; };
 struct vector { void *base; u64 size; };
 /* What the kernel says of a stop; `values` are the number of the call and its arguments, or what it returned. */
 struct stop { u8 op, pad[3]; u32 arch; u64 at, stack; i64 values[8]; };
-struct task { i64 id; char path[LONGEST]; };
+struct task { i64 id; int scripted; char path[LONGEST]; };
 
 static struct task tasks[TASKS];
 static u64 seen[SEEN];
 static u32 seen_count;
 static i64 out;
+static const char *folder;
 
 static void leave(int code)
 {
@@ -147,9 +149,25 @@ static void record_once(char kind, const char *text)
         write_record(kind, text);
 }
 
+/* Records a path of which so many of the last parts do not exist. */
+static void record_parted(char kind, const char *path, int missing)
+{
+    static char parted[LONGEST + 1];
+    const char *first = path;
+    while (*first)
+        first++;
+    while (missing && first > path)
+        missing -= *--first == '/';
+    char *to = parted;
+    while (path < first)
+        *to++ = *path++;
+    append(append(to, parted + LONGEST, "/"), parted + LONGEST, first);
+    record_once(kind, parted);
+}
+
 /* Follows links as the kernel would, part by part, and records what is left once a part does not exist. What `..` after
  * such a part leads to exists only with it, so that both are recorded. */
-static void record_missing(const char *path)
+static void record_missing(char kind, const char *path)
 {
     static char left[2 * LONGEST], next[2 * LONGEST], target[LONGEST], done[LONGEST];
     char *end = done;
@@ -170,7 +188,7 @@ static void record_missing(const char *path)
             continue;
         if (part[0] == '.' && part[1] == '.' && !part[2]) {
             if (missing) {
-                record_once('-', done);
+                record_parted(kind, done, missing);
                 missing--;
             }
             while (end > done && *--end != '/')
@@ -198,7 +216,12 @@ static void record_missing(const char *path)
         }
     }
     if (missing)
-        record_once('-', done);
+        record_parted(kind, done, missing);
+}
+
+static int is_of_name(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
 }
 
 static const char *last_part(const char *path)
@@ -226,6 +249,8 @@ static struct task *task_of(i64 id, int add)
     if (!add || !unused)
         return 0;
     unused->id = id;
+    unused->scripted = 0;
+    unused->path[0] = 0;
     return unused;
 }
 
@@ -280,6 +305,86 @@ static char *read_base(i64 id, i64 folder, char *to, const char *end)
     return append(to + size, end, "/");
 }
 
+static int starts_with(const char *text, const char *start)
+{
+    while (*start && *text == *start)
+        text++, start++;
+    return !*start;
+}
+
+/* Whether a program is in the folder, or was given a file there first: then it runs what is not the verifier's. */
+static int runs_work(i64 id, const char *words, i64 size)
+{
+    char place[64], path[LONGEST], *end = path + LONGEST - 1, *to;
+    struct { u64 parts[18]; } status;
+    char *last = append_number(append(place, place + 63, "/proc/"), place + 63, id);
+    append(last, place + 63, "/exe");
+    i64 got = CALL(readlinkat, AT_FDCWD, place, path, LONGEST - 1, 0), at = 0;
+    path[got > 0 ? got : 0] = 0;
+    u64 n = 0;
+    while (folder[n])
+        n++;
+    if (starts_with(path, folder) && path[n] == '/')
+        return 1;
+    while (at < size && words[at])
+        at++;
+    for (at++; at < size && (words[at] == '-' || !words[at]); at++)
+        while (at < size && words[at])
+            at++;
+    if (at >= size)
+        return 0;
+    to = words[at] == '/' ? path : read_base(id, AT_FDCWD, path, end);
+    if (!to)
+        return 0;
+    append(to, end, words + at);
+    if (!starts_with(path, folder) || path[n] != '/' || CALL(newfstatat, AT_FDCWD, path, &status, 0, 0) < 0)
+        return 0;
+    return (*((u32 *)&status + MODE) & 0170000) == 0100000;
+}
+
+/* Whether the name of a path stands, as a word, among the arguments of a program, or the program is not the verifier's. */
+static int is_argument(i64 id, const char *path)
+{
+    static char words[1 << 16];
+    char place[64];
+    const char *name = last_part(path);
+    append(append_number(append(place, place + 63, "/proc/"), place + 63, id), place + 63, "/cmdline");
+    i64 file = CALL(openat, AT_FDCWD, place, O_CLOEXEC, 0, 0);
+    if (file < 0)
+        return 0;
+    i64 size = CALL(read, file, words, sizeof words - 1, 0, 0), at = 0;
+    CALL(close, file, 0, 0, 0, 0);
+    words[size > 0 ? size : 0] = 0;
+    while (at < size && words[at]) /* its own name */
+        at++;
+    if (size > 0 && runs_work(id, words, size))
+        return 1;
+    for (at++; at < size; at++) {
+        i64 same = 0;
+        while (name[same] && name[same] != '/' && at + same < size && words[at + same] == name[same])
+            same++;
+        if (same && (!name[same] || name[same] == '/') && !is_of_name(words[at - 1]) && !is_of_name(words[at + same]))
+            return 1;
+    }
+    return 0;
+}
+
+/* Whether a task runs a shell: what it looks for after it has opened a script of the verifier, that script looks for. */
+static int is_shell(i64 id)
+{
+    char place[64], program[LONGEST];
+    append(append_number(append(place, place + 63, "/proc/"), place + 63, id), place + 63, "/exe");
+    i64 size = CALL(readlinkat, AT_FDCWD, place, program, LONGEST - 1, 0);
+    if (size <= 0)
+        return 0;
+    program[size] = 0;
+    const char *name = last_part(program);
+    u64 n = 0;
+    while (name[n])
+        n++;
+    return starts_with(name, "busybox") || (n >= 2 && name[n - 2] == 's' && name[n - 1] == 'h');
+}
+
 static void begin_call(i64 id)
 {
     struct stop stop;
@@ -319,12 +424,27 @@ static void end_call(i64 id, i64 result)
     if (!task || !task->path[0])
         return;
     if (result == -ENOENT || result == -ENOTDIR) {
-        if (is_new('?', task->path)) /* as it was spelled, to resolve it once */
-            record_missing(task->path);
+        char kind = task->scripted || is_argument(id, task->path) ? '~' : '-';
+        if (is_new(kind == '~' ? '?' : '*', task->path)) /* as it was spelled, to resolve it once */
+            record_missing(kind, task->path);
     } else if (result >= 0) {
-        record_once('+', last_part(task->path));
+        record_once('+', task->path);
+        if (starts_with(task->path, "/verifier/") || starts_with(task->path, "/tests/"))
+            task->scripted = task->scripted || is_shell(id);
     }
     task->path[0] = 0;
+}
+
+/* A new task is still the script that made it, until it becomes another program. */
+static void inherit(i64 id)
+{
+    u64 child = 0;
+    struct task *task = task_of(id, 0);
+    if (!task || !task->scripted || CALL(ptrace, TRACE_MESSAGE, id, 0, &child, 0) < 0)
+        return;
+    struct task *made = task_of(child, 1);
+    if (made)
+        made->scripted = 1;
 }
 
 static void follow_stop(i64 id, u32 status)
@@ -336,8 +456,13 @@ static void follow_stop(i64 id, u32 status)
     } else if (event == EVENT_STOP && signal >= SIGSTOP && signal <= SIGTTOU) {
         CALL(ptrace, TRACE_LISTEN, id, 0, 0, 0);
     } else if (event) {
+        struct task *task = task_of(id, 0);
         if (event == EVENT_EXEC)
             end_call(id, 0);
+        if (event == EVENT_EXEC && task)
+            task->scripted = 0;
+        if (event >= EVENT_FORK && event <= EVENT_CLONE)
+            inherit(id);
         CALL(ptrace, TRACE_CONT, id, 0, 0, 0);
     } else if (signal == (SIGTRAP | 0x80)) {
         struct stop stop;
@@ -387,8 +512,9 @@ __attribute__((used)) static void start(i64 *stack)
 {
     char **words = (char **)(stack + 1), **env = words + *stack + 1;
     int ends[2];
-    if (*stack < 3)
+    if (*stack < 4)
         leave(REFUSED);
+    folder = words[2];
     out = CALL(openat, AT_FDCWD, words[1], O_WRONLY | O_APPEND | O_CLOEXEC, 0, 0);
     if (out < 0 || CALL(pipe2, ends, O_CLOEXEC, 0, 0, 0) < 0)
         leave(REFUSED);
@@ -398,7 +524,7 @@ __attribute__((used)) static void start(i64 *stack)
         CALL(read, ends[0], &followed, 1, 0, 0);
         if (followed && install_filter() < 0)
             write_record('?', "");
-        CALL(execve, words[2], words + 2, env, 0, 0);
+        CALL(execve, words[3], words + 3, env, 0, 0);
         leave(NOT_FOUND);
     }
     if (child < 0)
