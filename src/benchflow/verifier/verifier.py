@@ -350,7 +350,7 @@ class Verifier:
         from benchflow.verifier.watching import LookupsKey, Subject
 
         backend, preparation = self.environment.backend.name, self.environment.preparation
-        variables = tuple(sorted(self._variables(scope).values))
+        variables = tuple(sorted(self._variables(scope).values.items()))
         content = scope.view.content_digest
         key = LookupsKey(content, preparation.digest, backend, rules(), scope.step, name, variables)
         return Subject(key, (await as_built(self.environment)).programs, preparation.spec.workdir)

@@ -100,18 +100,10 @@ class Watch:
         """Start what is left, and read the records."""
         if _program() is None:
             return
-        words = [
-            _PROGRAM,
-            _RECORDS,
-            sandbox.spec.workdir,
-            "/bin/sh",
-            "-c",
-            _START,
-            "sh",
-            *self.programs[:_MOST_STARTED],
-        ]
-        await sandbox.exec(words, user=user, cwd=PLACE, timeout=_START_SEC)
-        await sandbox.kill_processes()
+        if self.programs:
+            words = [_PROGRAM, _RECORDS, sandbox.spec.workdir, "/bin/sh", "-c", _START, "sh"]
+            await sandbox.exec([*words, *self.programs[:_MOST_STARTED]], user=user, cwd=PLACE, timeout=_START_SEC)
+            await sandbox.kill_processes()
         found, whole = read_lookups(await sandbox.read_file(_RECORDS, max_bytes=_MOST_BYTES))
         self.lookups |= found
         self.watched = True
@@ -135,8 +127,8 @@ class LookupsKey:
     rules: str
     step: str | None
     strategy: str
-    variables: tuple[str, ...]
-    """The names of the verifier's variables."""
+    variables: tuple[tuple[str, str], ...] = field(repr=False)
+    """Those of the verifier; only a digest of the whole key is written down."""
 
     def place(self, folder: Path) -> Path:
         key = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
@@ -222,9 +214,11 @@ async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, gi
     first, second = Watch(names), Watch(names)
     with anyio.move_on_after(left / 2) as time:  # the rest is for the verification itself
         try:
+            began = anyio.current_time()
             await attempt(replace(scope, watch=first))
             second.folders = missed_folders(first.lookups, subject.workdir)
-            await attempt(replace(scope, watch=second))
+            if second.folders and anyio.current_time() - began < _WATCH_SEC / 2:
+                await attempt(replace(scope, watch=second))
         except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the verification can go on
             first.problems.append(str(error))
     if time.cancelled_caught:

@@ -101,6 +101,7 @@ _NODE_MODULES: Final = "node_modules"
 _MAKEFILES: Final = frozenset({"makefile", "rakefile", "rakefile.rb"})
 _NODE_PROGRAMS: Final = ".bin"
 """Where it looks up the programs of a script before those of the system."""
+_CMAKE_CACHE: Final = "cmakecache.txt"
 _LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 
 
@@ -338,6 +339,8 @@ class _Judge:
         *parents, name = names
         if module_name(name) == "__main__" and not below(change.path, self.rules.workdir):
             return None if name in self.rules.expected else "startup"  # running a script of its folder's name runs it
+        if name == _CMAKE_CACHE and not below(change.path, self.rules.workdir):
+            return None if name in self.mentioned else "startup"  # it names programs, and the verifier builds there
         if name.startswith("-") and change.kind == "added" and name not in self.rules.expected:
             return "option"  # a shell passes it on where a verifier writes `*`
         if name in PYTEST_FILES:
