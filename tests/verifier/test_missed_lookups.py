@@ -25,12 +25,18 @@ from benchflow.verifier.surviving.missed_lookups import (
 )
 
 PROGRAM = Path(watching.__file__).parent / f"kit/missed/missed-{platform.machine()}"
-NOTHING = Named(frozenset(), frozenset())
 
 
-def judged(missed, *, found=(), text="", given=()):
-    lookups = Lookups(frozenset(missed), frozenset(found), given=frozenset(given))
-    return missed_paths(lookups, Named.in_texts([text]), "/app").paths
+def spelled(path):
+    """As it is recorded: with the part that does not exist told apart."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}//{name}"
+
+
+def judged(missed, *, found=(), text="", verifier="", given=(), asked=()):
+    spellings = (frozenset(map(spelled, paths)) for paths in (missed, asked))
+    lookups = Lookups(*spellings, frozenset(found), given=frozenset(given))
+    return missed_paths(lookups, Named.in_texts(text, [verifier]), "/app").paths
 
 
 def test_what_nobody_names_stays_missing():
@@ -49,8 +55,9 @@ def test_data_is_not_looked_for_by_programs_of_their_own(path):
         ("/usr/bin/nginx", "nginx -t"),
         ("/etc/app/rules.d", "cat /etc/app/rules.d"),
         ("/etc/app/rules.d/first.conf", "ls /etc/app/rules.d/"),
+        ("/opt/venv/bin/python3", "VENV=/opt/venv"),
         ("/usr/lib/ruby/vendor_ruby/sinatra.rb", 'require "sinatra"'),
-        ("/usr/share/perl5/Flask.pm", "use Flask;"),
+        ("/usr/local/share/perl/5.36.0/Flask.pm", "use Flask;"),
         ("/usr/lib/x86_64-linux-gnu/libfoo.so", "gcc main.c -lfoo"),
         ("/root/.toolrc", "Configure the tool in ~/.toolrc."),
     ],
@@ -58,26 +65,50 @@ def test_data_is_not_looked_for_by_programs_of_their_own(path):
 def test_what_task_or_verifier_name_may_be_the_work(path, text):
     assert judged({path}) == {path}
     assert judged({path}, text=text) == frozenset()
+    assert judged({path}, verifier=text) == frozenset()
+
+
+def test_a_task_may_speak_of_a_library_or_program_that_it_is_about():
+    assert judged({"/usr/lib/libfastsum.so"}, text="Build the library fastsum.") == frozenset()
+    assert judged({"/etc/tmux.conf"}, found={"/usr/bin/tmux"}, text="Configure tmux for all users.") == frozenset()
+
+
+def test_a_word_of_the_verifier_is_no_name_of_a_library_and_no_setting_of_its_programs():
+    numa = "/usr/lib/x86_64-linux-gnu/libnuma.so"
+    assert judged({numa}, verifier="# On machines with NUMA ps is slow.") == {numa}
+    assert judged({"/etc/tmux.conf"}, found={"/usr/bin/tmux"}, verifier="tmux ls") == {"/etc/tmux.conf"}
+
+
+def test_what_a_script_of_the_verifier_computes_may_be_the_work():
+    shards = {"/opt/shards/shard_1.csv", "/root/out-2"}
+    assert judged(shards) == shards
+    assert judged(shards, asked=shards) == frozenset()
+
+
+@pytest.mark.parametrize("path", ["/etc/localtime", "/etc/timezone", "/etc/ssl/certs/abc.0", "/usr/lib/locale/de_DE/x"])
+def test_facts_about_the_machine_may_be_the_work(path):
+    assert judged({path}) == frozenset()
 
 
 @pytest.mark.parametrize(
     ("path", "found", "text"),
     [
-        ("/usr/local/bin/python3", "python3", "python3 check.py"),
-        ("/usr/bin/python3.11._pth", "python3", "python3 check.py"),
-        ("/usr/lib/ruby/vendor_ruby/json.rb", "json.rb", 'require "json"'),
+        ("/usr/local/bin/python3", "/usr/bin/python3", "python3 check.py"),
+        ("/usr/bin/python3.11._pth", "/usr/bin/python3", "python3 check.py"),
+        ("/usr/lib/ruby/vendor_ruby/json.rb", "/usr/lib/ruby/3.1.0/json.rb", 'require "json"'),
     ],
 )
 def test_a_name_that_the_environment_has_elsewhere_is_never_the_work(path, found, text):
     assert judged({path}, found={found}, text=text) == {path}
+    assert judged({path}, found={f"/app{found}"}, text=text) == frozenset(), "a folder of that name is no program"
 
 
 def test_what_the_solution_of_the_package_adds_may_be_the_work():
-    assert judged({"/etc/localtime", "/etc/zz"}, given={"/etc/localtime"}) == {"/etc/zz"}
+    assert judged({"/etc/zone", "/etc/zz"}, given={"/etc/zone"}) == {"/etc/zz"}
 
 
 def test_links_and_files_on_the_way_are_withheld_and_folders_are_not():
-    missed = missed_paths(Lookups(frozenset({"/usr/share/zz/start"})), NOTHING, "/app")
+    missed = missed_paths(Lookups(frozenset({"/usr/share//zz/start"})), Named(), "/app")
     assert missed.answers(Change("/usr/share/zz", "added", "symlink", target="/opt/zz"))
     assert missed.answers(Change("/usr/share/zz", "changed", "file"))
     assert missed.answers(Change("/usr/share/zz/start", "added", "file"))
@@ -88,7 +119,7 @@ def test_links_and_files_on_the_way_are_withheld_and_folders_are_not():
 
 
 def listed(*folders, text=""):
-    named = Named.in_texts([text])
+    named = Named.in_texts(text)
     return missed_paths(Lookups(listed=frozenset(folders)), named, "/app")
 
 
@@ -132,36 +163,64 @@ def test_a_list_of_what_is_named_is_not_a_look_up():
 
 def test_only_what_may_be_a_folder_is_made_to_look_into_it():
     paths = {"/usr/share/zz", "/usr/lib/x.so", "/usr/bin/nginx", "/etc/zz", "/usr/lib/python3.11/x", "/app/lib"}
-    assert missed_folders(Lookups(frozenset(paths)), "/app") == ["/usr/lib/python3.11/x", "/usr/share/zz"]
+    assert missed_folders(Lookups(frozenset(map(spelled, paths))), "/app") == ["/usr/lib/python3.11/x", "/usr/share/zz"]
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 
 
-@given(st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES))
-def test_records_are_read_as_they_were_written(missed, found, listed):
-    parts = {"-": missed, "+": found, "=": listed}
+@given(st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES))
+def test_records_are_read_as_they_were_written(missed, asked, found, listed):
+    parts = {"-": missed, "~": asked, "+": found, "=": listed}
     data = b"".join(f"{kind}{text}\0".encode() for kind, part in parts.items() for text in part)
-    assert read_lookups(data) == (Lookups(missed, found, listed), bool(found))
+    assert read_lookups(data) == (Lookups(missed, asked, found, listed), bool(found))
 
 
 @pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])
 def test_records_that_are_not_all_say_so(record):
-    data = b"+sh\0-/etc/x\0"
-    lookups = Lookups(frozenset({"/etc/x"}), frozenset({"sh"}))
+    data = b"+/bin/sh\0-/etc/x\0"
+    lookups = Lookups(frozenset({"/etc/x"}), found=frozenset({"/bin/sh"}))
     assert read_lookups(data) == (lookups, True)
     assert read_lookups(data + record) == (lookups, False)
 
 
-def watched(folder: Path, command: str) -> tuple[set[str], set[str], int]:
-    """What a command looks for in vain and finds, and how it ends."""
+def recorded(folder: Path, *words: str) -> tuple[Lookups, int]:
+    """What a command looks for, and how it ends; `work` is the agent's folder."""
     records = folder / "records"
     records.write_bytes(b"")
-    words = [PROGRAM, records, "/bin/sh", "-c", command]
+    words = (str(PROGRAM), str(records), f"{folder}/work", *words)
     done = subprocess.run(words, cwd=folder, capture_output=True, check=False, timeout=60)
     lookups, whole = read_lookups(records.read_bytes())
     assert whole
-    return set(lookups.missed), set(lookups.found), done.returncode
+    return lookups, done.returncode
+
+
+def watched(folder: Path, command: str) -> tuple[set[str], set[str], int]:
+    """What a command looks for in vain, whoever names it, and finds."""
+    lookups, code = recorded(folder, "/bin/sh", "-c", command)
+    missed = {path.replace("//", "/") for path in lookups.missed | lookups.asked}
+    return missed, {path.rpartition("/")[2] for path in lookups.found}, code
+
+
+def own(folder: Path, paths: frozenset[str]) -> set[str]:
+    """The names of what was looked for in a folder."""
+    return {path.rpartition("/")[2] for path in paths if path.startswith(str(folder))}
+
+
+def test_a_path_among_the_arguments_is_asked_for(tmp_path):
+    script = f"import os; [os.path.exists('{tmp_path}/' + name) for name in ('by-itself', 'by-name')]"
+    lookups, _ = recorded(tmp_path, "/usr/bin/python3", "-c", script.replace("by-itself", "by-' 'itself"))
+    assert own(tmp_path, lookups.missed) == {"by-itself"}
+    assert own(tmp_path, lookups.asked) == {"by-name"}
+
+
+def test_what_the_work_looks_for_is_asked_for(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/run.py").write_text(f"import os\nos.path.exists('{tmp_path}/x')\n")
+    (tmp_path / "check.py").write_text(f"import os\nos.path.exists('{tmp_path}/y')\n")
+    lookups, _ = recorded(tmp_path, "/bin/sh", "-c", "cd work; python3 -B run.py; python3 -B ../check.py run.py")
+    assert own(tmp_path, lookups.asked) >= {"x"}
+    assert own(tmp_path, lookups.missed) & {"x", "y"} == {"y"}
 
 
 CALLS = re.compile(r"(open|openat|stat|lstat|access|readlink|execve|newfstatat|readlinkat|faccessat2?|statx|openat2)\(")
@@ -207,7 +266,7 @@ def test_paths_are_resolved_as_far_as_they_exist(tmp_path):
     command = "; ".join(f"[ -e {shlex.quote(name)} ]" for name in tries)
     missed, found, _ = watched(tmp_path, f"{command}; [ -e real ]")
     own = {path.removeprefix(f"{tmp_path}/") for path in missed if path.startswith(str(tmp_path))}
-    assert own == {"real/a", "real/b", "real/nothing", "no", "c", "file/d", "real/e", "no/f"}
+    assert own - {"work"} == {"real/a", "real/b", "real/nothing", "no", "c", "file/d", "real/e", "no/f"}
     assert {"real", "sh"} <= found
 
 

@@ -33,7 +33,7 @@ from benchflow.verifier.ground import (
     uv_variables,
 )
 from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
-from benchflow.verifier.surviving import makefiles, node_packages, repositories
+from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
 from benchflow.verifier.surviving.missed_lookups import MissedPaths
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import (
@@ -134,6 +134,8 @@ class Survivors:
     """Targets that are files and that makefiles of the verifier make."""
     future: list[str] = field(default_factory=list)
     """Files whose times may lie in the future."""
+    accounts: bool = False
+    """Whether the agent changed accounts, and that is kept."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -171,6 +173,7 @@ class Survivors:
             from benchflow.verifier.surviving import libraries
 
             self.libraries = libraries.candidates(changes, left)
+            self.accounts = own_account.are_changed(change for change in changes if not left.covers(change.path))
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
 
@@ -214,6 +217,8 @@ async def fork_for_verification(
     try:
         if survivors.repositories or survivors.libraries or survivors.elsewhere:
             await _settle(environment, forked, survivors)
+        if survivors.accounts and await own_account.settle(forked, built.accounts, scope.user):
+            survivors.withheld.append(Withheld(own_account.ACCOUNTS, "changed", "startup"))
         if survivors.future:
             await makefiles.make_present(forked, survivors.future)
         if survivors.node_packages:

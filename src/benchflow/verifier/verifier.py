@@ -179,9 +179,9 @@ class Verifier:
             if not (isinstance(found.verdict, Scored) and found.verdict.reward > 0 and self._is_watched(scope, name)):
                 return found
             stricter = await self._without_found(scope, name, sandbox, rollout, soft=soft)
-            return (
-                found if stricter is None else await self._attempt(stricter, name, output, sandbox, rollout, soft=soft)
-            )
+            if stricter is None:
+                return found
+            return await self._attempt(stricter, name, output, sandbox, rollout, soft=soft)
 
         async def pristine(lacking: Iterable[FailedRequest] = ()) -> Pristine:
             return await self._on_pristine(scope, name, rollout, lacking)

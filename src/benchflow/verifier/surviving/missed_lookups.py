@@ -22,9 +22,11 @@ _PLACES: Final = ("/bin/", "/etc/", "/home/", "/lib", "/opt/", "/root/", "/sbin/
 _STATE: Final = re.compile(r"/var/lib/(apt|dpkg|gems|ghc|javascript|pip|python|texmf)/.*")
 """Elsewhere is data, which a verifier looks for because it is the work."""
 _OF_THE_MACHINE: Final = re.compile(
-    r"/etc/(adjtime|hostname|hosts|iproute2/.*|localtime|resolv\.conf|ssl/certs/.*|timezone)|/usr/share/zoneinfo/.*"
+    r"/etc/(adjtime|hostname|hosts|iproute2/.*|localtime|resolv\.conf|ssl/certs/.*|timezone)"
+    r"|/usr/share/zoneinfo/.*|/usr/(lib|share)/locale/.*"
 )
-"""Facts about a machine: no program runs them, and a task speaks of them by other names."""
+"""Facts about a machine: no program runs them, and a task speaks of them by other names. Languages have a rule of
+their own."""
 _SETTINGS: Final = ("/etc/", "/home/", "/root/")
 _NAMED_FOLDERS: Final = (*_SETTINGS, "/opt/")
 _SOFTWARE: Final = ("/bin/", "/lib", "/opt/", "/sbin/", "/usr/")
@@ -51,7 +53,7 @@ class Lookups:
     """Paths that do not exist either, and that the verifier's own script or its arguments name."""
     found: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
-    """Folders that were listed."""
+    """Folders that were listed, or would have been if they existed."""
     given: frozenset[str] = frozenset()
     """Paths that a solution of the package adds: whatever looks for them, they may be the work."""
 
@@ -127,12 +129,13 @@ class Exemption:
             return True
         if _OF_THE_MACHINE.fullmatch(path) or self._is_in_named_folder(path):
             return True
-        *parents, name = missed.partition("//")[2].split("/")
-        if not all(self.named.words.intersection(_names(part)) for part in parents):
-            return False
+        name = path.rpartition("/")[2]
         if path.startswith(_SETTINGS) and not self.named.task.isdisjoint(_names(name)):
             return True
-        return any(word in self.named.words and word not in self.software for word in _names(name))
+        if name in self.software:
+            return False
+        words = (word for word in _names(name) if word in self.named.words and word not in self.software)
+        return _library(name) in self.named.task or any(words)
 
     def _is_in_named_folder(self, path: str) -> bool:
         folders = (folder for folder in _folders(path) if folder.startswith(_NAMED_FOLDERS))
@@ -147,17 +150,22 @@ def missed_paths(lookups: Lookups, named: Named, workdir: str) -> MissedPaths:
     kept = [path for path in lookups.missed if _is_place(path.replace("//", "/"), workdir) and not exempt.covers(path)]
     paths = frozenset(path.replace("//", "/") for path in kept)
     above = frozenset(folder for path in paths for folder in _folders(path)) - named.paths
-    listed = frozenset(path for path in _own_listed(lookups.listed) if path not in named.paths)
+    listed = frozenset(_own_listed(lookups.listed, named))
+    listed |= {path for path in paths if path.rpartition("/")[0] in listed}  # looked for in one of them
     return MissedPaths(paths, above, listed, exempt)
 
 
-def _own_listed(listed: frozenset[str]) -> Iterator[str]:
+def _own_listed(listed: frozenset[str], named: Named) -> Iterator[str]:
     """Folders of software that a program lists by itself: not collections, in which each entry is a piece of software
-    of its own, and not those that are passed when a whole tree is searched."""
-    for path in listed:
-        parent, _, name = path.rpartition("/")
-        searched = parent in listed and parent.rpartition("/")[0] in listed
-        if path.startswith(_SOFTWARE) and path not in _FLAT and not _COLLECTION.fullmatch(name) and not searched:
+    of its own, and not those that are passed when a tree that the verifier names, or all software, is searched."""
+    for spelled in listed:
+        path = spelled.replace("//", "/")
+        if not path.startswith(_SOFTWARE) or path in _FLAT or _COLLECTION.fullmatch(path.rpartition("/")[2]):
+            continue
+        above = list(_folders(path))
+        top = next((place for place, folder in enumerate(reversed(above)) if folder in _FLAT), len(above) - 1)
+        searched = all(folder in listed for folder in above[len(above) - 1 - top :])
+        if not searched and named.paths.isdisjoint([path, *above]):
             yield path
 
 
@@ -199,6 +207,11 @@ def _names(name: str) -> Iterator[str]:
     """How a text may speak of a file: by its name, or without its endings."""
     plain = name.casefold().removeprefix(".")
     yield from (plain, plain.partition(".")[0], plain.rpartition(".")[0] or plain)
+
+
+def _library(name: str) -> str:
+    """How a task may speak of a shared library."""
+    return name.casefold().partition(".so")[0].removeprefix("lib") if ".so" in name else ""
 
 
 def _variants(text: str) -> Iterator[str]:

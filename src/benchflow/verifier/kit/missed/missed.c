@@ -4,7 +4,7 @@
  *
  * FILE gets a record for each thing once, ended by NUL: `-PATH` was looked for and does not exist, resolved as far as it
  * does, with `//` where that ends; `~PATH` likewise, by a program that was given its name, by the script of the verifier
- * itself, or by a program or script in FOLDER; `+PATH` was found; `=PATH` is a folder that was listed; `?` if the program could not be followed; `!` if there was
+ * itself, or by a program or script in FOLDER; `+PATH` was found; `=PATH` is a folder that was listed, or would be if it existed; `?` if the program could not be followed; `!` if there was
  * more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
  */
 
@@ -19,7 +19,7 @@ enum { NR_read = 0, NR_write = 1, NR_open = 2, NR_close = 3, NR_stat = 4, NR_lst
        NR_exit = 60, NR_wait4 = 61, NR_kill = 62, NR_readlink = 89, NR_ptrace = 101, NR_prctl = 157, NR_openat = 257,
        NR_getdents64 = 217, NR_newfstatat = 262, NR_readlinkat = 267, NR_faccessat = 269, NR_pipe2 = 293, NR_process_vm_readv = 310,
        NR_seccomp = 317, NR_execveat = 322, NR_statx = 332, NR_openat2 = 437, NR_faccessat2 = 439 };
-enum { AUDIT_ARCH = 0xC000003E, MODE = 6 }; /* and where the mode is in the status of a file */
+enum { AUDIT_ARCH = 0xC000003E, O_DIRECTORY = 0200000, MODE = 6 }; /* and where the mode is in the status of a file */
 static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f)
 {
     i64 result;
@@ -38,7 +38,7 @@ enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_clone = 220, NR_execve = 2
        NR_getdents64 = 61, NR_ptrace = 117, NR_prctl = 167, NR_openat = 56, NR_newfstatat = 79, NR_readlinkat = 78, NR_faccessat = 48,
        NR_pipe2 = 59, NR_process_vm_readv = 270, NR_seccomp = 277, NR_execveat = 281, NR_statx = 291, NR_openat2 = 437,
        NR_faccessat2 = 439 };
-enum { AUDIT_ARCH = 0xC00000B7, MODE = 4 };
+enum { AUDIT_ARCH = 0xC00000B7, O_DIRECTORY = 040000, MODE = 4 };
 static i64 call(i64 n, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f)
 {
     register i64 x8 __asm__("x8") = n;
@@ -58,7 +58,7 @@ __asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n b start\n");
 
 #define CALL(name, a, b, c, d, e) call(NR_##name, (i64)(a), (i64)(b), (i64)(c), (i64)(d), (i64)(e), 0)
 
-enum { EPERM = 1, ENOENT = 2, ENOTDIR = 20, ENOSYS = 38, AT_FDCWD = -100, O_WRONLY = 1, O_APPEND = 02000, O_CLOEXEC = 02000000, SIGCHLD = 17 };
+enum { EPERM = 1, ENOENT = 2, ENOTDIR = 20, ENOSYS = 38, AT_FDCWD = -100, O_WRONLY = 1, O_APPEND = 02000, O_PATH = 010000000, O_CLOEXEC = 02000000, AT_EMPTY_PATH = 0x1000, SIGCHLD = 17 };
 enum { TRACE_PEEK = 2, TRACE_CONT = 7, TRACE_SYSCALL = 24, TRACE_MESSAGE = 0x4201, TRACE_SEIZE = 0x4206, TRACE_LISTEN = 0x4208, TRACE_SYSCALL_INFO = 0x420e };
 enum { FOLLOW = 1 | 2 | 4 | 8 | 16 | 128 | 0x100000 }; /* good stops, fork, vfork, clone, exec, seccomp, kill at exit */
 enum { EVENT_FORK = 1, EVENT_CLONE = 3, EVENT_EXEC = 4, EVENT_SECCOMP = 7, EVENT_STOP = 128, SIGTRAP = 5, SIGSTOP = 19, SIGTTOU = 22, WALL = 0x40000000 };
@@ -81,7 +81,7 @@ struct filter { u16 count; struct instruction *all; };
 struct vector { void *base; u64 size; };
 /* What the kernel says of a stop; `values` are the number of the call and its arguments, or what it returned. */
 struct stop { u8 op, pad[3]; u32 arch; u64 at, stack; i64 values[8]; };
-struct task { i64 id; int scripted; char path[LONGEST]; };
+struct task { i64 id; int scripted, folder; char path[LONGEST]; };
 
 static struct task tasks[TASKS];
 static u64 seen[SEEN];
@@ -337,9 +337,15 @@ static int runs_work(i64 id, const char *words, i64 size)
     if (!to)
         return 0;
     append(to, end, words + at);
-    if (!starts_with(path, folder) || path[n] != '/' || CALL(newfstatat, AT_FDCWD, path, &status, 0, 0) < 0)
+    i64 file = CALL(openat, AT_FDCWD, path, O_PATH | O_CLOEXEC, 0, 0);
+    if (file < 0)
         return 0;
-    return (*((u32 *)&status + MODE) & 0170000) == 0100000;
+    append_number(append(place, place + 63, "/proc/self/fd/"), place + 63, file);
+    got = CALL(readlinkat, AT_FDCWD, place, path, LONGEST - 1, 0);
+    path[got > 0 ? got : 0] = 0;
+    i64 known = CALL(newfstatat, file, "", &status, AT_EMPTY_PATH, 0);
+    CALL(close, file, 0, 0, 0, 0);
+    return starts_with(path, folder) && path[n] == '/' && known >= 0 && (*((u32 *)&status + MODE) & 0170000) == 0100000;
 }
 
 /* Whether the name of a path stands, as a word, among the arguments of a program, or the program is not the verifier's. */
@@ -360,10 +366,15 @@ static int is_argument(i64 id, const char *path)
     if (size > 0 && runs_work(id, words, size))
         return 1;
     for (at++; at < size; at++) {
-        i64 same = 0;
+        i64 same = 0, from = at;
         while (name[same] && name[same] != '/' && at + same < size && words[at + same] == name[same])
             same++;
-        if (same && (!name[same] || name[same] == '/') && !is_of_name(words[at - 1]) && !is_of_name(words[at + same]))
+        if (!same || (name[same] && name[same] != '/') || is_of_name(words[at - 1]) || is_of_name(words[at + same]))
+            continue;
+        const char *before = name;
+        while (before > path && from > 1 && words[from - 1] == before[-1])
+            from--, before--;
+        if (words[from - 1] != '/' && !is_of_name(words[from - 1])) /* nothing of another path is before it */
             return 1;
     }
     return 0;
@@ -399,6 +410,7 @@ static void begin_call(i64 id)
         if (calls[i].number != (u64)stop.values[0])
             continue;
         u64 address = stop.values[1 + calls[i].path];
+        task->folder = calls[i].number == NR_openat && stop.values[3] & O_DIRECTORY;
         if (calls[i].number == NR_getdents64) {
             to = read_base(id, address, to, end);
             if (to)
@@ -427,6 +439,8 @@ static void end_call(i64 id, i64 result)
         char kind = task->scripted || is_argument(id, task->path) ? '~' : '-';
         if (is_new(kind == '~' ? '?' : '*', task->path)) /* as it was spelled, to resolve it once */
             record_missing(kind, task->path);
+        if (task->folder && is_new('/', task->path))
+            record_missing('=', task->path);
     } else if (result >= 0) {
         record_once('+', task->path);
         if (starts_with(task->path, "/verifier/") || starts_with(task->path, "/tests/"))
