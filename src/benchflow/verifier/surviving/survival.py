@@ -330,8 +330,8 @@ class _Judge:
         """What an interpreter of the environment reads at its start; a virtual environment of the agent has its own."""
         folder = change.path.rpartition("/")[0]
         lines = names[-1].endswith(".pth") and names[-2] in _SITES if len(names) > 1 else False
-        if lines and names[-5:-3] == [".local", "lib"]:
-            return True  # of the user; it does not matter who made the folder
+        if lines and (names[-5:-3] == [".local", "lib"] or _SITE.fullmatch(folder)):
+            return True  # of the user or the system; it does not matter who made the folder
         places = (*PROGRAMS, *self.programs)
         return (lines or names[-1] in _PYTHON_START) and below(folder, *places) and not self.added.covers(folder)
 
@@ -432,6 +432,8 @@ def _folders_above(workdir: str) -> frozenset[str]:
 _OF_GO: Final = frozenset({"go", "pkg"})
 """Names without one of which no path has to do with modules of Go."""
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
+_SITE: Final = re.compile(r"/usr(/local)?/lib(64)?/(python|pypy)[\d.]*/(site|dist)-packages")
+"""Where interpreters of a system look, whether the folder exists or not."""
 _PACKAGES: Final = _SITES | {"node_modules", "gems", "library", "site-library"}
 """Folders in which each entry is one package of a language."""
 _WHOLE: Final = re.compile(
