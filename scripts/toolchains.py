@@ -35,6 +35,7 @@ _ACCOUNTS = {
 _FOLDERS = {
     "tmp": (0o1777, 0),
     "root": (0o700, 0),
+    "opt": (0o755, 0),
     "app": (0o755, 1000),
     "home/agent/work": (0o755, 1000),
     "home/agent": (0o755, 1000),
