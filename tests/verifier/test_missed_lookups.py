@@ -41,7 +41,7 @@ def judged(missed, *, found=(), text="", verifier="", given=(), asked=()):
 
 def test_what_nobody_names_stays_missing():
     paths = {"/etc/zz-rules", "/usr/lib/zz/start.sh", "/root/.zzrc", "/opt/zz/lib/x", "/pyproject.toml"}
-    assert judged(paths, text="Compare the two files.") == paths
+    assert judged(paths, text="Compare the two files ... -- and more.") == paths
 
 
 @pytest.mark.parametrize("path", ["/app/x", "/tmp/x", "/var/www/x", "/srv/x", "/data/x", "/run/x.sock", "/proc/1/x"])

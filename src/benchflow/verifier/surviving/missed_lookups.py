@@ -40,6 +40,7 @@ _FLAT: Final = frozenset(
 _COLLECTION: Final = re.compile(
     r"s?bin|(site|dist)-packages|node_modules|gems|specifications|(site-)?library|doc|man\d?|.*-linux-.*"
 )
+_SHARED_LIBRARY: Final = re.compile(r"lib(.+?)\.so(\..*)?")
 _WORD: Final = re.compile(r"[\w.+@-]+")
 _PATH: Final = re.compile(r"/[\w./+@-]+")
 
@@ -134,8 +135,10 @@ class Exemption:
             return True
         if name in self.software:
             return False
-        words = (word for word in _names(name) if word in self.named.words and word not in self.software)
-        return _library(name) in self.named.task or any(words)
+        library = _library(name)
+        if library is not None and library in self.named.task:
+            return True
+        return any(word in self.named.words and word not in self.software for word in _names(name))
 
     def _is_in_named_folder(self, path: str) -> bool:
         folders = (folder for folder in _folders(path) if folder.startswith(_NAMED_FOLDERS))
@@ -209,14 +212,17 @@ def _names(name: str) -> Iterator[str]:
     yield from (plain, plain.partition(".")[0], plain.rpartition(".")[0] or plain)
 
 
-def _library(name: str) -> str:
+def _library(name: str) -> str | None:
     """How a task may speak of a shared library."""
-    return name.casefold().partition(".so")[0].removeprefix("lib") if ".so" in name else ""
+    found = _SHARED_LIBRARY.fullmatch(name.casefold())
+    return found[1] if found else None
 
 
 def _variants(text: str) -> Iterator[str]:
     for word in _WORD.findall(text.casefold()):
         plain = word.strip(".-")
+        if not plain:
+            continue
         yield from (plain, plain.rpartition(".")[0] or plain, plain.partition(".")[0])
         if word.startswith("-l"):  # for the linker
             yield f"lib{word[2:]}"

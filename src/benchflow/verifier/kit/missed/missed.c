@@ -81,7 +81,7 @@ struct filter { u16 count; struct instruction *all; };
 struct vector { void *base; u64 size; };
 /* What the kernel says of a stop; `values` are the number of the call and its arguments, or what it returned. */
 struct stop { u8 op, pad[3]; u32 arch; u64 at, stack; i64 values[8]; };
-struct task { i64 id; int scripted, folder; char path[LONGEST]; };
+struct task { i64 id; int known, waiting, scripted, folder; char path[LONGEST]; };
 
 static struct task tasks[TASKS];
 static u64 seen[SEEN];
@@ -249,7 +249,7 @@ static struct task *task_of(i64 id, int add)
     if (!add || !unused)
         return 0;
     unused->id = id;
-    unused->scripted = 0;
+    unused->known = unused->waiting = unused->scripted = 0;
     unused->path[0] = 0;
     return unused;
 }
@@ -449,16 +449,23 @@ static void end_call(i64 id, i64 result)
     task->path[0] = 0;
 }
 
-/* A new task is still the script that made it, until it becomes another program. */
+/* A new task is still the script that made it, until it becomes another program. It may have stopped before its parent says
+ * that it was made, and then waits for that. */
 static void inherit(i64 id)
 {
     u64 child = 0;
     struct task *task = task_of(id, 0);
-    if (!task || !task->scripted || CALL(ptrace, TRACE_MESSAGE, id, 0, &child, 0) < 0)
+    int scripted = task && task->scripted;
+    if (CALL(ptrace, TRACE_MESSAGE, id, 0, &child, 0) < 0)
         return;
     struct task *made = task_of(child, 1);
-    if (made)
-        made->scripted = 1;
+    if (!made)
+        return;
+    made->known = 1;
+    made->scripted = scripted;
+    if (made->waiting)
+        CALL(ptrace, TRACE_CONT, child, 0, 0, 0);
+    made->waiting = 0;
 }
 
 static void follow_stop(i64 id, u32 status)
@@ -470,7 +477,11 @@ static void follow_stop(i64 id, u32 status)
     } else if (event == EVENT_STOP && signal >= SIGSTOP && signal <= SIGTTOU) {
         CALL(ptrace, TRACE_LISTEN, id, 0, 0, 0);
     } else if (event) {
-        struct task *task = task_of(id, 0);
+        struct task *task = task_of(id, event == EVENT_STOP);
+        if (event == EVENT_STOP && task && !task->known) {
+            task->waiting = 1;
+            return;
+        }
         if (event == EVENT_EXEC)
             end_call(id, 0);
         if (event == EVENT_EXEC && task)
@@ -490,6 +501,7 @@ static void follow_stop(i64 id, u32 status)
 
 static void follow(i64 first)
 {
+    task_of(first, 1)->known = 1;
     for (;;) {
         u32 status = 0;
         i64 id = CALL(wait4, -1, &status, WALL, 0, 0);
