@@ -12,6 +12,7 @@ from benchflow.sandbox.protocol import Change
 from benchflow.verifier.surviving.survival import Rules, below, lookup_folders, resolve, withhold
 
 RULES = Rules(workdir="/app")
+SITE = "/usr/local/lib/python3.11/dist-packages"
 
 WITHHELD = {
     "/verifier/test.sh": "scope",
@@ -608,3 +609,19 @@ def test_what_python_imports_before_its_hook_does_not_survive(path):
 def test_a_folder_of_that_name_with_other_files_survives():
     changes = [Change("/app/encodings", "added", "directory"), Change("/app/encodings/faces.npy", "added", "file")]
     assert withhold(changes, Rules("/app", early=frozenset({"encodings"}))) == []
+
+
+def test_a_cache_of_cmake_survives_only_in_the_work_or_where_the_task_mentions_it():
+    planted = Change("/tmp/build/CMakeCache.txt", "added", "file")
+    assert reasons([planted]) == {"/tmp/build/CMakeCache.txt": "startup"}
+    assert reasons([Change("/app/build/CMakeCache.txt", "added", "file")]) == {}
+    assert reasons([planted], Rules("/app", expected=frozenset({"CMakeCache.txt"}))) == {}
+
+
+def test_start_up_lines_of_the_system_are_withheld_whoever_made_their_folder():
+    rules = Rules("/app", keep_system=True)
+    folders = [
+        Change(path, "added", "directory") for path in ("/usr/local", "/usr/local/lib", SITE.rpartition("/")[0], SITE)
+    ]
+    assert reasons([*folders, Change(f"{SITE}/zz.pth", "added", "file")], rules) == {f"{SITE}/zz.pth": "startup"}
+    assert reasons([*folders, Change(f"{SITE}/flask.py", "added", "file")], rules) == {}

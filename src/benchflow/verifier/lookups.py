@@ -365,6 +365,18 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "look for in vain there, or would list in a folder of software, is withheld, unless the task or the verifier "
         "names it or the oracle adds it.",
     ),
+    Lookup(
+        "cmake",
+        "`CMakeCache.txt` in a build folder, which names compilers and other programs.",
+        "as-built",
+        "Withheld outside the working folder, unless the task mentions it.",
+    ),
+    Lookup(
+        "any",
+        "The shell and home of the verifier's user and of root in `/etc/passwd`.",
+        "as-built",
+        "These accounts are as built; others that the agent changes or adds are kept where system changes are.",
+    ),
     Lookup("go", "Files of the package that is built.", "named", "The verifier names the folder."),
     Lookup("cargo", "`build.rs` and targets of the package that is built.", "named", "The verifier names the package."),
     Lookup(
