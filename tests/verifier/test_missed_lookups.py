@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier import watching
 from benchflow.verifier.surviving.missed_lookups import (
     Lookups,
     MissedPaths,
@@ -23,8 +22,9 @@ from benchflow.verifier.surviving.missed_lookups import (
     missed_paths,
     read_lookups,
 )
+from benchflow.verifier.watched import learned_lookups, watch
 
-PROGRAM = Path(watching.__file__).parent / f"kit/missed/missed-{platform.machine()}"
+PROGRAM = Path(watch.__file__).parents[1] / f"kit/missed/missed-{platform.machine()}"
 
 
 def spelled(path):
@@ -309,7 +309,7 @@ ZONE = 'if [ "$(zone)" = north ]; then echo 1; else echo 0; fi > /logs/verifier/
 def zoned(package, monkeypatch, tmp_path):
     """A package whose verifier runs a program of the environment that reads a setting, with a cache of its own."""
     monkeypatch.setenv("BENCHCUBE_STORE", str(tmp_path / "store"))
-    monkeypatch.setattr(watching, "KNOWN", watching.KnownLookups())
+    monkeypatch.setattr(learned_lookups, "KNOWN", learned_lookups.KnownLookups())
     files = {"environment/Dockerfile": PROGRAM_OF_THE_ENVIRONMENT, "verifier/test.sh": f"#!/bin/sh\n{ZONE}"}
 
     def make(prompt="Make it the north."):
@@ -341,18 +341,18 @@ async def test_a_setting_that_the_task_names_is_seen(bench, zoned):
 @pytest.mark.sandbox
 async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(bench, zoned, monkeypatch):
     watches = []
-    begin = watching.Watch.begin
+    begin = watch.Watch.begin
 
     async def counted(self, sandbox):
         watches.append(self)
         return await begin(self, sandbox)
 
-    monkeypatch.setattr(watching.Watch, "begin", counted)
+    monkeypatch.setattr(watch.Watch, "begin", counted)
     async with bench(zoned(), base_image="host") as it:
         await it.verify()
         assert len(watches) == 2
         await it.verify()
-        monkeypatch.setattr(watching, "KNOWN", watching.KnownLookups())  # as another process would
+        monkeypatch.setattr(learned_lookups, "KNOWN", learned_lookups.KnownLookups())  # as another process would
         await it.agent("echo north > /etc/zone", user="root")
         found = await it.verify()
         assert found.verdict.reward == 0
@@ -362,7 +362,7 @@ async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(be
 @pytest.mark.anyio
 @pytest.mark.sandbox
 async def test_programs_that_cannot_be_watched_are_noted(bench, zoned, monkeypatch):
-    monkeypatch.setattr(watching, "_program", lambda: None)
+    monkeypatch.setattr(watch, "_program", lambda: None)
     async with bench(zoned(), base_image="host") as it:
         found = await it.verify()
         assert [note.code for note in found.diagnostics] == ["lookups-unknown"]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from benchflow.sandbox.factory import Preparation
     from benchflow.verifier.perturbation import Perturbation
     from benchflow.verifier.surviving.missed_lookups import MissedPaths
-    from benchflow.verifier.watching import Watch
+    from benchflow.verifier.watched.watch import Watch
 
 TEST_SCRIPT: Final = "test.sh"
 _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from benchflow.models.gateway import Access
     from benchflow.verifier.blame import Pristine
     from benchflow.verifier.perturbation import Perturbation
-    from benchflow.verifier.watching import Subject
+    from benchflow.verifier.watched.learned_lookups import Subject
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
 """Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
@@ -296,7 +296,7 @@ class Verifier:
         """The scope with what its programs look for in vain where no agent was, if it keeps system changes."""
         if scope.missed is not None or not self._is_watched(scope, name):
             return scope
-        from benchflow.verifier.watching import KNOWN, knowing
+        from benchflow.verifier.watched.learned_lookups import KNOWN, knowing
 
         subject = await self._subject(scope, name)
         scope = await knowing(scope, subject, lambda watched: self._on_fresh(watched, name, rollout))
@@ -318,7 +318,8 @@ class Verifier:
         A verifier may stop early on the environment as built, or choose its programs by the agent's data. So a state
         that scores is verified once more, watched, with the agent's work and data and the system as built.
         """
-        from benchflow.verifier.watching import Watch, more_missed
+        from benchflow.verifier.watched.learned_lookups import more_missed
+        from benchflow.verifier.watched.watch import Watch
 
         known = await self._knowing(scope, name, Findings(), rollout)
         changes = await (sandbox or self.environment.sandbox).changes()
@@ -332,7 +333,7 @@ class Verifier:
 
     async def learn(self, sandbox: Sandbox, step: str | None = None) -> None:
         """Learn from a state that solves the task what its verifier looks for, before others are verified."""
-        from benchflow.verifier.watching import ORACLE, learn
+        from benchflow.verifier.watched.learned_lookups import ORACLE, learn
 
         scope = replace(self._scope(step), isolation=Isolation("system", "proof", None))
         name, declared = scope.strategy()
@@ -347,7 +348,7 @@ class Verifier:
 
     async def _subject(self, scope: Scope, name: str) -> Subject:
         from benchflow.record.proof import rules
-        from benchflow.verifier.watching import LookupsKey, Subject
+        from benchflow.verifier.watched.learned_lookups import LookupsKey, Subject
 
         backend, preparation = self.environment.backend.name, self.environment.preparation
         variables = tuple(sorted(self._variables(scope).values.items()))

@@ -1,0 +1,1 @@
+"""The programs of verifiers, watched: what they look for by themselves."""
