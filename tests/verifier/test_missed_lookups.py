@@ -207,6 +207,7 @@ def own(folder: Path, paths: frozenset[str]) -> set[str]:
     return {path.rpartition("/")[2] for path in paths if path.startswith(str(folder))}
 
 
+@pytest.mark.slow
 def test_a_path_among_the_arguments_is_asked_for(tmp_path):
     script = f"import os; [os.path.exists('{tmp_path}/' + name) for name in ('by-itself', 'by-name')]"
     lookups, _ = recorded(tmp_path, "/usr/bin/python3", "-c", script.replace("by-itself", "by-' 'itself"))
@@ -214,6 +215,7 @@ def test_a_path_among_the_arguments_is_asked_for(tmp_path):
     assert own(tmp_path, lookups.asked) == {"by-name"}
 
 
+@pytest.mark.slow
 def test_what_the_work_looks_for_is_asked_for(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work/run.py").write_text(f"import os\nos.path.exists('{tmp_path}/x')\n")
@@ -257,6 +259,7 @@ def test_strace_sees_no_path_that_was_not_recorded(tmp_path, command):
     assert len(seen) > 3
 
 
+@pytest.mark.slow
 def test_paths_are_resolved_as_far_as_they_exist(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -270,6 +273,7 @@ def test_paths_are_resolved_as_far_as_they_exist(tmp_path):
     assert {"real", "sh"} <= found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -285,6 +289,7 @@ def test_a_watched_command_ends_as_it_would_alone(tmp_path, command, code):
     assert watched(tmp_path, command)[2] == code
 
 
+@pytest.mark.slow
 def test_threads_and_processes_of_all_kinds_are_watched(tmp_path):
     script = (
         "import os, subprocess, threading\n"
