@@ -169,11 +169,11 @@ def test_only_what_may_be_a_folder_is_made_to_look_into_it():
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 
 
-@given(st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES), st.frozensets(NAMES))
-def test_records_are_read_as_they_were_written(missed, asked, found, listed):
-    parts = {"-": missed, "~": asked, "+": found, "=": listed}
+@given(*[st.frozensets(NAMES)] * 5)
+def test_records_are_read_as_they_were_written(missed, asked, found, listed, executed):
+    parts = {"-": missed, "~": asked, "+": found, "=": listed, "@": executed}
     data = b"".join(f"{kind}{text}\0".encode() for kind, part in parts.items() for text in part)
-    assert read_lookups(data) == (Lookups(missed, asked, found, listed), bool(found))
+    assert read_lookups(data) == (Lookups(missed, asked, found, listed, executed), bool(found))
 
 
 @pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])
@@ -355,13 +355,14 @@ async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(be
     monkeypatch.setattr(watch.Watch, "begin", counted)
     async with bench(zoned(), base_image="host") as it:
         await it.verify()
-        assert len(watches) == 2
+        first = len(watches)
+        assert first > 0
         await it.verify()
         monkeypatch.setattr(learned_lookups, "KNOWN", learned_lookups.KnownLookups())  # as another process would
         await it.agent("echo north > /etc/zone", user="root")
         found = await it.verify()
         assert found.verdict.reward == 0
-        assert len(watches) == 2
+        assert len(watches) == first
 
 
 @pytest.mark.anyio

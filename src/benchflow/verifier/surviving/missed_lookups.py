@@ -55,6 +55,7 @@ class Lookups:
     found: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
     """Folders that were listed, or would have been if they existed."""
+    executed: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     """Paths that a solution of the package adds: whatever looks for them, they may be the work."""
 
@@ -184,7 +185,7 @@ def read_lookups(data: bytes) -> tuple[Lookups, bool]:
 
     A verifier finds at least its shell; without any record nothing was seen.
     """
-    parts: dict[bytes, set[str]] = {b"-": set(), b"~": set(), b"+": set(), b"=": set()}
+    parts: dict[bytes, set[str]] = {b"-": set(), b"~": set(), b"+": set(), b"=": set(), b"@": set()}
     whole = True
     for record in data.split(b"\0")[:-1]:
         if record[:1] in parts:

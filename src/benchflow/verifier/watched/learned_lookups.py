@@ -138,7 +138,7 @@ async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, gi
     limit = min(scope.config.timeout_sec, _WATCH_SEC)
     scope = replace(scope, config=scope.config.replace(timeout_sec=limit))
     left = anyio.current_effective_deadline() - anyio.current_time()
-    first, second = Watch(names), Watch(names)
+    first, second = Watch(names), Watch()
     with anyio.move_on_after(left / 2) as time:  # the rest is for the verification itself
         try:
             began = anyio.current_time()
@@ -194,4 +194,4 @@ def _lookups(item: Any) -> Lookups:
     return Lookups(**{name: frozenset(map(str, item[name])) for name in _PARTS})
 
 
-_PARTS: Final = ("missed", "asked", "found", "listed", "given")
+_PARTS: Final = ("missed", "asked", "found", "listed", "executed", "given")

@@ -37,7 +37,8 @@ for its settings and libraries here all the same."""
 
 @dataclass(slots=True)
 class Watch:
-    """Collects what the commands of a verification look for. `programs` are started too, once the verifier is done."""
+    """Collects what the commands of a verification look for. Those of the `programs` that it did not start are started
+    too, once it is done."""
 
     programs: Sequence[str] = ()
     folders: Sequence[str] = ()
@@ -69,11 +70,13 @@ class Watch:
         """Start what is left, and read the records."""
         if _program() is None:
             return
-        if self.programs:
-            words = [_PROGRAM, _RECORDS, sandbox.spec.workdir, "/bin/sh", "-c", _START, "sh"]
-            await sandbox.exec([*words, *self.programs[:_MOST_STARTED]], user=user, cwd=PLACE, timeout=_START_SEC)
-            await sandbox.kill_processes()
         found, whole = read_lookups(await sandbox.read_file(_RECORDS, max_bytes=_MOST_BYTES))
+        started = {path.rpartition("/")[2] for path in found.executed}
+        if left := [program for program in self.programs if program not in started]:
+            words = [_PROGRAM, _RECORDS, sandbox.spec.workdir, "/bin/sh", "-c", _START, "sh", *left[:_MOST_STARTED]]
+            await sandbox.exec(words, user=user, cwd=PLACE, timeout=_START_SEC)
+            await sandbox.kill_processes()
+            found, whole = read_lookups(await sandbox.read_file(_RECORDS, max_bytes=_MOST_BYTES))
         self.lookups |= found
         self.watched = True
         if not whole:

@@ -4,7 +4,7 @@
  *
  * FILE gets a record for each thing once, ended by NUL: `-PATH` was looked for and does not exist, resolved as far as it
  * does, with `//` where that ends; `~PATH` likewise, by a program that was given its name, by the script of the verifier
- * itself, or by a program or script in FOLDER; `+PATH` was found; `=PATH` is a folder that was listed, or would be if it existed; `?` if the program could not be followed; `!` if there was
+ * itself, or by a program or script in FOLDER; `+PATH` was found, `@PATH` executed; `=PATH` is a folder that was listed, or would be if it existed; `?` if the program could not be followed; `!` if there was
  * more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
  */
 
@@ -482,6 +482,8 @@ static void follow_stop(i64 id, u32 status)
             task->waiting = 1;
             return;
         }
+        if (event == EVENT_EXEC && task && task->path[0])
+            record_once('@', task->path);
         if (event == EVENT_EXEC)
             end_call(id, 0);
         if (event == EVENT_EXEC && task)
