@@ -39,6 +39,7 @@ Attempt = Callable[[Scope], Awaitable[object]]
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_TEXT: Final = 1 << 20
+_MOST_KNOWN: Final = 64
 _WATCH_SEC: Final = 60.0
 """How long a verifier is watched: one that waits for the work looked for its programs before."""
 _NEVER_STARTED: Final = frozenset({"halt", "init", "killall5", "poweroff", "reboot", "shutdown", "telinit"})
@@ -85,8 +86,10 @@ class KnownLookups:
 
     def recall(self, key: LookupsKey) -> dict[str, Lookups]:
         """What is known, by state."""
-        if key not in self._known:
-            self._known[key] = _read(key.place(_folder()))
+        found = self._known.pop(key, None)
+        self._known[key] = _read(key.place(_folder())) if found is None else found
+        while len(self._known) > _MOST_KNOWN:  # the first was used the longest ago, and is kept in its file
+            del self._known[next(iter(self._known))]
         return self._known[key]
 
     def remember(self, key: LookupsKey, state: str, watch: Watch) -> None:
@@ -115,8 +118,9 @@ async def knowing(scope: Scope, subject: Subject, attempt: Attempt) -> Scope:
         if AS_BUILT not in known:
             shared = replace(scope, isolation=replace(scope.isolation, rung="shared"), perturbation=None)
             await learn(shared, subject, AS_BUILT, attempt)
+            known = KNOWN.recall(subject.key)
     _locks.pop(place, None)
-    lookups = functools.reduce(Lookups.__or__, known.values())
+    lookups = functools.reduce(Lookups.__or__, known.values(), Lookups())
     named, _ = named_by(scope.folders, scope.prompt)
     return replace(scope, missed=missed_paths(lookups, named, subject.workdir))
 
