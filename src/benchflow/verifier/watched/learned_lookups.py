@@ -86,11 +86,12 @@ class KnownLookups:
 
     def recall(self, key: LookupsKey) -> dict[str, Lookups]:
         """What is known, by state."""
-        found = self._known.pop(key, None)
-        self._known[key] = _read(key.place(_folder())) if found is None else found
-        while len(self._known) > _MOST_KNOWN:  # the first was used the longest ago, and is kept in its file
-            del self._known[next(iter(self._known))]
-        return self._known[key]
+        found = self._known.get(key)
+        if found is None:
+            found = self._known.setdefault(key, _read(key.place(_folder())))
+            for oldest in list(self._known)[:-_MOST_KNOWN]:
+                self._known.pop(oldest, None)
+        return found
 
     def remember(self, key: LookupsKey, state: str, watch: Watch) -> None:
         known = self.recall(key)
