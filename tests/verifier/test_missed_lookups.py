@@ -373,3 +373,26 @@ async def test_programs_that_cannot_be_watched_are_noted(bench, zoned, monkeypat
         found = await it.verify()
         assert [note.code for note in found.diagnostics] == ["lookups-unknown"]
         assert found.verdict.reward == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+async def test_a_state_that_scores_and_cannot_be_watched_is_noted_once(bench, zoned, monkeypatch):
+    begin, states = watch.Watch.begin, []
+
+    async def refused(self, sandbox):
+        words = await begin(self, sandbox)
+        states.append(self)
+        if len(states) > first:
+            self.problems.append("the time limit was reached")
+        return words
+
+    async with bench(zoned("Write north to /etc/zone."), base_image="host") as it:
+        first = 2
+        monkeypatch.setattr(watch.Watch, "begin", refused)
+        await it.verify()
+        first = len(states)
+        await it.agent("echo north > /etc/zone", user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 1
+        assert [note.code for note in found.diagnostics] == ["lookups-unknown"]

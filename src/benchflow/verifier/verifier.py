@@ -178,7 +178,9 @@ class Verifier:
             found = await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
             if not (isinstance(found.verdict, Scored) and found.verdict.reward > 0 and self._is_watched(scope, name)):
                 return found
-            stricter = await self._without_found(scope, name, sandbox, rollout, soft=soft)
+            stricter, problem = await self._without_found(scope, name, sandbox, rollout, soft=soft)
+            if problem is not None and (note := _lookups_unknown(problem)) not in found.diagnostics:
+                found = replace(found, diagnostics=(*found.diagnostics, note))
             if stricter is None:
                 return found
             return await self._attempt(stricter, name, output, sandbox, rollout, soft=soft)
@@ -301,8 +303,7 @@ class Verifier:
         subject = await self._subject(scope, name)
         scope = await knowing(scope, subject, lambda watched: self._on_fresh(watched, name, rollout))
         if problem := KNOWN.problems.get(subject.key):
-            message = f"Only general rules apply to what the verifier's programs look for, because {problem}."
-            findings.add(Issue("lookups-unknown", "warning", "verifier.isolation", message))
+            findings.add(_lookups_unknown(problem))
         return scope
 
     def _is_watched(self, scope: Scope, name: str) -> bool:
@@ -311,9 +312,9 @@ class Verifier:
 
     async def _without_found(
         self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
-    ) -> Scope | None:
-        """A scope without what programs find in the agent's system and would look for in its work alone; None if there
-        is nothing of that kind.
+    ) -> tuple[Scope | None, str | None]:
+        """A scope without what programs find in the agent's system and would look for in its work alone, None if there
+        is nothing of that kind; and why that is not fully known, if so.
 
         A verifier may stop early on the environment as built, or choose its programs by the agent's data. So a state
         that scores is verified once more, watched, with the agent's work and data and the system as built.
@@ -324,12 +325,13 @@ class Verifier:
         known = await self._knowing(scope, name, Findings(), rollout)
         changes = await (sandbox or self.environment.sandbox).changes()
         if known.missed is None or not known.missed.leaves(changes):
-            return None
+            return None, None
         watch = Watch()
         watched = replace(known, watch=watch, system_as_built=True)
         await self._attempt(watched, name, None, sandbox, rollout, soft=soft)
         missed = more_missed(known, await self._subject(scope, name), watch)
-        return replace(known, missed=missed) if missed.answers_more(known.missed, changes) else None
+        more = missed.answers_more(known.missed, changes)
+        return (replace(known, missed=missed) if more else None), watch.problem
 
     async def learn(self, sandbox: Sandbox, step: str | None = None) -> None:
         """Learn from a state that solves the task what its verifier looks for, before others are verified."""
@@ -446,6 +448,11 @@ class Verifier:
             soft=soft,
             base_image=self._base_image,
         )
+
+
+def _lookups_unknown(problem: str) -> Issue:
+    message = f"Only general rules apply to some of what the verifier's programs look for: {problem}."
+    return Issue("lookups-unknown", "warning", "verifier.isolation", message)
 
 
 def _scope(environment: Environment, step: str | None) -> Scope:
