@@ -1,11 +1,14 @@
 """Engines that are missing, stopped or slow: one clear sentence each."""
 
 import os
+from pathlib import Path
 
+import anyio
 import pytest
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.engine import EngineBackend
+from benchflow.sandbox.engine.box.file_records import Record
 from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.machine.dialect import DOCKER
 from benchflow.sandbox.engine.machine.engine_client import EngineClient
@@ -57,6 +60,40 @@ async def test_a_full_disk_is_named(tmp_path):
     assert caught.value.code == "disk-full"
 
 
+OUT_OF_ORDER = r"""#!/usr/bin/env python3
+import struct, sys
+data = b"x" * (1 << 22)
+if "pack" in sys.argv:
+    sys.stdout.buffer.write({header!r})
+sys.stdout.buffer.write(data)
+sys.stdout.buffer.flush()
+sys.stderr.buffer.write(b"\0anchor\0" + struct.pack("<II", 7, 0))
+"""
+"""A client that delivers all of stdout before the greeting, which was written first."""
+
+
+async def test_what_a_client_delivers_before_the_greeting_is_neither_lost_nor_waited_for(tmp_path):
+    script = tmp_path / "engine"
+    script.write_text(OUT_OF_ORDER.format(header=Record("f", "", 1 << 22).header()))
+    script.chmod(0o755)
+    container = container_of(script)
+    with anyio.fail_after(20):
+        assert await container.read_file("/data", max_bytes=1 << 22) == b"x" * (1 << 22)
+        talking = await container.process(["cat"])
+        assert b"".join([data async for data in talking.stdout()]) == b"x" * (1 << 22)
+        assert await talking.wait() == 0
+    await container.close()
+
+
+def container_of(script: Path) -> EngineContainer:
+    async def restart() -> None:
+        pass
+
+    return EngineContainer(
+        EngineClient(DOCKER, [str(script)]), "box", user="0:0", workdir="/", env={}, restart=restart
+    )
+
+
 STARVED = r"""#!/bin/sh
 case "$*" in
   *inspect*) echo "{report}" ;;
@@ -72,12 +109,7 @@ async def test_a_kill_for_lack_of_memory_of_the_machine_is_told_from_the_contain
     script = tmp_path / "engine"
     script.write_text(STARVED.replace("{report}", report))
     script.chmod(0o755)
-
-    async def restart():
-        pass
-
-    client = EngineClient(DOCKER, [str(script)])
-    container = EngineContainer(client, "box", user="0:0", workdir="/", env={}, restart=restart)
+    container = container_of(script)
     if from_outside:
         with pytest.raises(SandboxFailure, match="the machine ran out of memory") as caught:
             await container.exec(["true"])

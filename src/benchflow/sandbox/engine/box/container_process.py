@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from anyio.abc import Process
 
 from benchflow.errors import SandboxFailure
+from benchflow.sandbox.engine.box.process_beginning import Beginning
 from benchflow.sandbox.host_process import chunks, end, shell_code
 from benchflow.sandbox.protocol import SandboxProcess
 
@@ -16,9 +17,9 @@ _KILLED = 137
 class EngineProcess(SandboxProcess):
     """The client of the engine on this side, the anchor with the command below it on the other."""
 
-    def __init__(self, client: Process, first_stderr: bytes, end_inside: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, client: Process, first: Beginning, end_inside: Callable[[], Awaitable[None]]) -> None:
         self._client = client
-        self._first_stderr = first_stderr
+        self._first_stdout, self._first_stderr = first.stdout, first.stderr
         self._end_inside = end_inside
         self._killed = False
 
@@ -32,6 +33,9 @@ class EngineProcess(SandboxProcess):
             await self._client.stdin.aclose()
 
     async def stdout(self) -> AsyncIterator[bytes]:
+        if self._first_stdout:
+            first, self._first_stdout = self._first_stdout, b""
+            yield first
         if self._client.stdout is not None:
             async for data in chunks(self._client.stdout):
                 yield data

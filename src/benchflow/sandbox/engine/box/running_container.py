@@ -24,6 +24,7 @@ from benchflow.sandbox.bounded_output import BoundedOutput, Stream
 from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_process import EngineProcess
 from benchflow.sandbox.engine.box.file_records import Record, RecordReader
+from benchflow.sandbox.engine.box.process_beginning import Beginning, beginning
 from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, upload_stream
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.ownership import ANCHOR
@@ -164,11 +165,11 @@ class EngineContainer:
         with self._under_way():
             process = await open_process(argv, stdin=True, env=client_env)
             try:
-                rest = await self._greeted(process, greeting)
+                first = await self._greeted(process, greeting)
             except BaseException:
                 await end(process)
                 raise
-        talking = EngineProcess(process, rest, lambda: self._end_tree(greeting.pid))
+        talking = EngineProcess(process, first, lambda: self._end_tree(greeting.pid))
         self._processes.append(talking)
         return talking
 
@@ -373,17 +374,12 @@ class EngineContainer:
             raise _file_failure(process.returncode, output.kept("stderr"))
         return output.kept("stdout")
 
-    async def _greeted(self, process: Process, greeting: Greeting) -> bytes:
-        """Read stderr up to the greeting and return what came with it; without one, raise the engine's failure."""
-        if process.stderr is not None:
-            async for data in chunks(process.stderr):
-                rest = greeting.feed(data)
-                if greeting.pid is not None:
-                    return rest
-        words = greeting.words
-        if not words and process.stdout is not None:
-            words = b"".join([data async for data in chunks(process.stdout)]).decode(errors="replace")
-        raise self._failure(words)
+    async def _greeted(self, process: Process, greeting: Greeting) -> Beginning:
+        """What came up to the greeting; without one, raise the engine's failure."""
+        found = await beginning(process, greeting)
+        if greeting.pid is None:
+            raise self._failure(greeting.words or found.stdout.decode(errors="replace"))
+        return found
 
     async def _unpack(self, stream: AsyncIterator[bytes]) -> None:
         await self._anchor("unpack", stdin=stream)
@@ -397,9 +393,10 @@ class EngineContainer:
             self._ended_when_left(greeting),
             opened(argv, stdin=False, env=self._client.environment()[1]) as process,
         ):
-            complaint = await self._greeted(process, greeting)
+            first = await self._greeted(process, greeting)
 
             async def content() -> AsyncIterator[bytes]:
+                yield first.stdout
                 if process.stdout is not None:
                     async for data in chunks(process.stdout):
                         yield data
@@ -410,7 +407,7 @@ class EngineContainer:
                 failed = await process.wait()
                 greeting.over = True
                 if failed:
-                    raise _file_failure(process.returncode or 1, complaint + rest)
+                    raise _file_failure(process.returncode or 1, first.stderr + rest)
 
             yield RecordReader(content())
 
