@@ -89,9 +89,7 @@ def container_of(script: Path) -> EngineContainer:
     async def restart() -> None:
         pass
 
-    return EngineContainer(
-        EngineClient(DOCKER, [str(script)]), "box", user="0:0", workdir="/", env={}, restart=restart
-    )
+    return EngineContainer(EngineClient(DOCKER, [str(script)]), "box", user="0:0", workdir="/", env={}, restart=restart)
 
 
 STARVED = r"""#!/bin/sh
