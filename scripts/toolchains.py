@@ -10,7 +10,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SMALL = (
@@ -77,6 +77,7 @@ def _pack(target: Path, packages: Sequence[str]) -> None:
     chosen = [
         *links,
         *(name for name in files if os.path.lexists(name) and name != "/."),
+        *_compiled(files),
         *_alternatives(),
         "/etc/ld.so.cache",
     ]
@@ -94,6 +95,12 @@ def _where(name: str, links: Sequence[str]) -> str:
     """Where a file of a package is if `/bin` and its like are links into `/usr`."""
     first = "/" + name.split("/")[1]
     return f"/usr{name}" if first in links else name
+
+
+def _compiled(files: Iterable[str]) -> list[str]:
+    """The bytecode of Python files, which packages make when they are installed: otherwise each start compiles it."""
+    folders = {Path(name).parent / "__pycache__" for name in files if name.endswith(".py")}
+    return [str(place) for folder in folders if folder.is_dir() for place in (folder, *folder.glob("*.pyc"))]
 
 
 def _alternatives() -> list[str]:
