@@ -18,6 +18,7 @@ from benchflow.verifier.surviving.missed_lookups import (
     Lookups,
     MissedPaths,
     Named,
+    may_be_looked_for,
     missed_folders,
     missed_paths,
     read_lookups,
@@ -159,6 +160,33 @@ def test_a_list_of_what_is_named_is_not_a_look_up():
     assert listed("/usr/share/app").answers(change)
     assert not listed("/usr/share/app", text="ls /usr/share/app/").answers(change)
     assert not listed("/usr/share/app", text="Write zz.conf there.").answers(change)
+
+
+def test_no_file_of_the_working_folder_is_withheld_because_a_program_lists_the_folder():
+    lookups = Lookups(listed=frozenset({"/opt/app/plugins", "/opt/zz/plugins"}))
+    missed = missed_paths(lookups, Named(), "/opt/app")
+    assert not missed.answers(Change("/opt/app/plugins/mine", "added", "file"))
+    assert missed.answers(Change("/opt/zz/plugins/mine", "added", "file"))
+
+
+PARTS = st.sampled_from(["app", "etc", "gems", "home", "lib", "lib64", "opt", "root", "srv", "usr", "var", "x", "zz"])
+PATHS = st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(
+    looked_for=st.frozensets(PATHS, max_size=8),
+    listed=st.frozensets(PATHS, max_size=4),
+    path=PATHS,
+    workdir=st.one_of(PATHS, st.just("/")),
+    kind=st.sampled_from(["added", "changed", "deleted"]),
+    type_=st.sampled_from(["file", "symlink", "directory"]),
+)
+def test_a_change_that_look_ups_could_answer_is_never_taken_for_one_that_they_could_not(
+    looked_for, listed, path, workdir, kind, type_
+):
+    missed = missed_paths(Lookups(frozenset(map(spelled, looked_for)), listed=listed), Named(), workdir)
+    change = Change(path, kind, type_)
+    assert may_be_looked_for(change, workdir) or not missed.answers(change)
 
 
 def test_only_what_may_be_a_folder_is_made_to_look_into_it():
@@ -342,18 +370,48 @@ async def test_a_setting_that_the_task_names_is_seen(bench, zoned):
         assert found.verdict.reward == 1, found
 
 
-@pytest.mark.anyio
-@pytest.mark.sandbox
-async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(bench, zoned, monkeypatch):
-    watches = []
+OTHER = "echo x > /etc/zz-other"
+"""What an agent adds where programs look, and none of these does."""
+
+
+@pytest.fixture
+def watches(monkeypatch):
+    """What was watched."""
+    found = []
     begin = watch.Watch.begin
 
     async def counted(self, sandbox):
-        watches.append(self)
+        found.append(self)
         return await begin(self, sandbox)
 
     monkeypatch.setattr(watch.Watch, "begin", counted)
+    return found
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo north > /app/zone; mkdir /etc/zone; rm /usr/bin/yes",
+        "echo north > /srv/zone; echo north > /tmp/zone",
+        "echo north > /root/.bashrc; echo north > /etc/ld.so.preload",
+    ],
+    ids=["work", "data", "withheld by general rules"],
+)
+async def test_a_verifier_whose_programs_find_nothing_of_the_agents_is_not_watched(bench, zoned, watches, command):
     async with bench(zoned(), base_image="host") as it:
+        await it.agent(command, user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 0
+        assert not watches, found.withheld
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
+async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(bench, zoned, watches, monkeypatch):
+    async with bench(zoned(), base_image="host") as it:
+        await it.agent(OTHER, user="root")
         await it.verify()
         first = len(watches)
         assert first > 0
@@ -370,6 +428,7 @@ async def test_a_verifier_is_watched_once_for_all_verifications_and_processes(be
 async def test_programs_that_cannot_be_watched_are_noted(bench, zoned, monkeypatch):
     monkeypatch.setattr(watch, "_program", lambda: None)
     async with bench(zoned(), base_image="host") as it:
+        await it.agent(OTHER, user="root")
         found = await it.verify()
         assert [note.code for note in found.diagnostics] == ["lookups-unknown"]
         assert found.verdict.reward == 0
@@ -390,6 +449,7 @@ async def test_a_state_that_scores_and_cannot_be_watched_is_noted_once(bench, zo
     async with bench(zoned("Write north to /etc/zone."), base_image="host") as it:
         first = 2
         monkeypatch.setattr(watch.Watch, "begin", refused)
+        await it.agent(OTHER, user="root")
         await it.verify()
         first = len(states)
         await it.agent("echo north > /etc/zone", user="root")

@@ -5,7 +5,7 @@ A `Box` is a sandbox in verifier scope: commands of the verifier, what they prin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from benchflow.verifier.agent_processes import end_agent
 from benchflow.verifier.ground import Ground, common_files
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree, place_of_trees
-from benchflow.verifier.shared_box import CLOSED, as_built, fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.shared_box import CLOSED, Survivors, as_built, fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.surviving.path_patterns import fixed_part
 from benchflow.verifier.surviving.survival import Withheld
 
@@ -136,6 +136,8 @@ class Findings:
     """What the verifier asked for outside and did not reach."""
     not_applied: list[str] = field(default_factory=list)
     """Why parts of the perturbation could not be applied."""
+    reachable: bool = False
+    """Whether the verifier's programs may have found something that the agent changed in the system."""
 
     def add(self, *notes: Issue) -> None:
         """Add notes that are not there yet."""
@@ -158,6 +160,9 @@ class BoxMaker:
     findings: Findings
     soft: bool = False
     base_image: str | None = None
+    know: Callable[[], Awaitable[Scope]] | None = None
+    """Gives the scope with what the verifier's programs look for. That takes time, so it is called only if they may
+    find something of the agent's."""
 
     @asynccontextmanager
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
@@ -280,12 +285,19 @@ class BoxMaker:
     @asynccontextmanager
     async def _fork(self, tree: Path | None) -> AsyncIterator[tuple[Sandbox, Ground]]:
         await self._end_agent()
-        forked, survivors = await fork_for_verification(
-            self.environment, self.sandbox, self.scope, machine=self.machine, tree=tree, beside=self._has_services()
-        )
+        forked, survivors = await self._forked(self.scope, tree)
+        if survivors.reachable and self.know is not None:
+            await forked.stop()
+            forked, survivors = await self._forked(await self.know(), tree)
+        self.findings.reachable |= survivors.reachable
         self.findings.withhold(survivors.withheld)
         async with stopping(forked):
             yield forked, await ground_of(self.environment, survivors)
+
+    async def _forked(self, scope: Scope, tree: Path | None) -> tuple[Sandbox, Survivors]:
+        beside = self._has_services()
+        place = self.environment, self.sandbox, scope
+        return await fork_for_verification(*place, machine=self.machine, tree=tree, beside=beside)
 
     @asynccontextmanager
     async def _beside_service(self, name: str) -> AsyncIterator[Sandbox]:

@@ -34,7 +34,7 @@ from benchflow.verifier.ground import (
 )
 from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
 from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
-from benchflow.verifier.surviving.missed_lookups import MissedPaths
+from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import (
     SCOPE,
@@ -136,6 +136,8 @@ class Survivors:
     """Files whose times may lie in the future."""
     accounts: bool = False
     """Whether the agent changed accounts, and that is kept."""
+    reachable: bool = False
+    """Whether programs may look for something that is kept."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -173,7 +175,9 @@ class Survivors:
             from benchflow.verifier.surviving import libraries
 
             self.libraries = libraries.candidates(changes, left)
-            self.accounts = own_account.are_changed(change for change in changes if not left.covers(change.path))
+            kept = [change for change in changes if not left.covers(change.path)]
+            self.accounts = own_account.are_changed(kept)
+            self.reachable = any(may_be_looked_for(change, self.rules.workdir) for change in kept)
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
 

@@ -5,6 +5,7 @@ scope (task or step) ── strategy ──> box in verifier scope ──> rewar
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import time
@@ -68,6 +69,8 @@ class Verification:
     """What was asked for outside during the verification and not reached."""
     not_applied: tuple[str, ...] = ()
     """Why the perturbation, or a part of it, could not be applied."""
+    reachable: bool = False
+    """Whether programs of the verifier may have found something that the agent changed in the system."""
 
     def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
@@ -176,7 +179,8 @@ class Verifier:
 
         async def attempt() -> Verification:
             found = await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
-            if not (isinstance(found.verdict, Scored) and found.verdict.reward > 0 and self._is_watched(scope, name)):
+            scored = isinstance(found.verdict, Scored) and found.verdict.reward > 0
+            if not (scored and found.reachable and self._is_watched(scope, name)):
                 return found
             stricter, problem = await self._without_found(scope, name, sandbox, rollout, soft=soft)
             if problem is not None and (note := _lookups_unknown(problem)) not in found.diagnostics:
@@ -236,6 +240,7 @@ class Verifier:
             step=scope.step,
             unreached=tuple(findings.unreached),
             not_applied=tuple(findings.not_applied),
+            reachable=findings.reachable,
         )
 
     async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
@@ -295,9 +300,7 @@ class Verifier:
             return await verifier._attempt(scope, name, None, None, rollout, soft=False)
 
     async def _knowing(self, scope: Scope, name: str, findings: Findings, rollout: Path | None) -> Scope:
-        """The scope with what its programs look for in vain where no agent was, if it keeps system changes."""
-        if scope.missed is not None or not self._is_watched(scope, name):
-            return scope
+        """The scope with what its programs look for in vain where no agent was."""
         from benchflow.verifier.watched.learned_lookups import KNOWN, knowing
 
         subject = await self._subject(scope, name)
@@ -305,6 +308,13 @@ class Verifier:
         if problem := KNOWN.problems.get(subject.key):
             findings.add(_lookups_unknown(problem))
         return scope
+
+    async def _recalled(self, scope: Scope, name: str) -> Scope | None:
+        """The same if that is known already."""
+        from benchflow.verifier.watched.learned_lookups import KNOWN, recalled
+
+        subject = await self._subject(scope, name)
+        return await recalled(scope, subject) if subject.key not in KNOWN.problems else None
 
     def _is_watched(self, scope: Scope, name: str) -> bool:
         kept = scope.isolation.keeps_system and scope.isolation.rung != "open"
@@ -389,10 +399,14 @@ class Verifier:
         try:
             with attributed("verifier", "verify"):
                 require_intact(scope.view.files)
-                scope = await self._knowing(scope, name, findings, rollout)
+                know = None
+                if scope.missed is None and self._is_watched(scope, name):
+                    known = await self._recalled(scope, name)
+                    know = None if known else functools.partial(self._knowing, scope, name, findings, rollout)
+                    scope = known or scope
                 _, declared = scope.strategy(name)
                 variables = self._variables(scope)
-                maker = self._maker(box, scope, variables, findings, soft=soft)
+                maker = replace(self._maker(box, scope, variables, findings, soft=soft), know=know)
 
                 async def again(other: str, place: Path, another: Sandbox | None) -> Verdict:
                     await anyio.Path(place).mkdir(parents=True)

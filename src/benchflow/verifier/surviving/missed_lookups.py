@@ -154,7 +154,7 @@ def missed_paths(lookups: Lookups, named: Named, workdir: str) -> MissedPaths:
     kept = [path for path in lookups.missed if _is_place(path.replace("//", "/"), workdir) and not exempt.covers(path)]
     paths = frozenset(path.replace("//", "/") for path in kept)
     above = frozenset(folder for path in paths for folder in _folders(path)) - named.paths
-    listed = frozenset(_own_listed(lookups.listed, named))
+    listed = frozenset(path for path in _own_listed(lookups.listed, named) if not _is_in(path, workdir))
     listed |= {path for path in paths if path.rpartition("/")[0] in listed}  # looked for in one of them
     return MissedPaths(paths, above, listed, exempt)
 
@@ -196,11 +196,23 @@ def read_lookups(data: bytes) -> tuple[Lookups, bool]:
     return lookups, whole and bool(lookups.found) and len(lookups.missed) <= MOST
 
 
+def may_be_looked_for(change: Change, workdir: str) -> bool:
+    """Whether `MissedPaths` of any verifier could answer a change: if not, nobody has to know what it looks for."""
+    path = change.path
+    if change.kind == "deleted" or change.type == "directory" or _is_in(path, workdir):
+        return False
+    return path.startswith((*_PLACES, "/var/lib/")) or path.count("/") == 1 or path == "/var/lib"
+
+
 def _is_place(path: str, workdir: str) -> bool:
     """Whether programs, libraries or settings are there; the agent's own folder is its work."""
-    if workdir != "/" and (path == workdir or path.startswith(f"{workdir}/") or workdir.startswith(f"{path}/")):
+    if _is_in(path, workdir) or workdir.startswith(f"{path}/"):
         return False
     return path.startswith(_PLACES) or path.count("/") == 1 or bool(_STATE.match(path))
+
+
+def _is_in(path: str, workdir: str) -> bool:
+    return workdir != "/" and (path == workdir or path.startswith(f"{workdir}/"))
 
 
 def _is_home(folder: str) -> bool:

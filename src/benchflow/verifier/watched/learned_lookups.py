@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -121,6 +121,16 @@ async def knowing(scope: Scope, subject: Subject, attempt: Attempt) -> Scope:
             await learn(shared, subject, AS_BUILT, attempt)
             known = KNOWN.recall(subject.key)
     _locks.pop(place, None)
+    return _with(scope, subject, known)
+
+
+async def recalled(scope: Scope, subject: Subject) -> Scope | None:
+    """The same if its programs were watched before."""
+    known = await anyio.to_thread.run_sync(KNOWN.recall, subject.key)
+    return _with(scope, subject, known) if AS_BUILT in known else None
+
+
+def _with(scope: Scope, subject: Subject, known: Mapping[str, Lookups]) -> Scope:
     lookups = functools.reduce(Lookups.__or__, known.values(), Lookups())
     named, _ = named_by(scope.folders, scope.prompt)
     return replace(scope, missed=missed_paths(lookups, named, subject.workdir))

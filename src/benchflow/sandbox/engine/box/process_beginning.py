@@ -25,7 +25,7 @@ async def beginning(process: Process, greeting: Greeting) -> Beginning:
     An engine's client does not keep the order of the two streams. One that has output to write before the greeting
     would wait for a reader, so stdout is read too.
     """
-    early: list[bytes] = []
+    early = bytearray()
     rest = b""
     async with anyio.create_task_group() as tasks:
         if process.stdout is not None:
@@ -36,9 +36,9 @@ async def beginning(process: Process, greeting: Greeting) -> Beginning:
                 if greeting.pid is not None:
                     tasks.cancel_scope.cancel()
                     break
-    return Beginning(b"".join(early), rest)
+    return Beginning(bytes(early), rest)
 
 
-async def _keep(stream: ByteReceiveStream, kept: list[bytes]) -> None:
+async def _keep(stream: ByteReceiveStream, kept: bytearray) -> None:
     async for data in chunks(stream):
-        kept.append(data)
+        kept.extend(data)
