@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from benchflow.models.gateway import Access
     from benchflow.verifier.blame import Pristine
     from benchflow.verifier.perturbation import Perturbation
-    from benchflow.verifier.watched.learned_lookups import Subject
+    from benchflow.verifier.watched.watched_verifiers import Watching
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
 """Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
@@ -182,8 +182,10 @@ class Verifier:
             scored = isinstance(found.verdict, Scored) and found.verdict.reward > 0
             if not (scored and found.reachable and self._is_watched(scope, name)):
                 return found
-            stricter, problem = await self._without_found(scope, name, sandbox, rollout, soft=soft)
-            if problem is not None and (note := _lookups_unknown(problem)) not in found.diagnostics:
+            from benchflow.verifier.watched.watched_verifiers import lookups_unknown
+
+            stricter, problem = await self._watching.without_found(scope, name, sandbox, rollout, soft=soft)
+            if problem is not None and (note := lookups_unknown(problem)) not in found.diagnostics:
                 found = replace(found, diagnostics=(*found.diagnostics, note))
             if stricter is None:
                 return found
@@ -300,73 +302,34 @@ class Verifier:
             return await verifier._attempt(scope, name, None, None, rollout, soft=False)
 
     async def _knowing(self, scope: Scope, name: str, findings: Findings, rollout: Path | None) -> Scope:
-        """The scope with what its programs look for in vain where no agent was."""
-        from benchflow.verifier.watched.learned_lookups import KNOWN, knowing
+        """The scope with what its programs look for in vain where no agent was; what stays unknown is noted."""
+        from benchflow.verifier.watched.watched_verifiers import lookups_unknown
 
-        subject = await self._subject(scope, name)
-        scope = await knowing(scope, subject, lambda watched: self._on_fresh(watched, name, rollout))
-        if problem := KNOWN.problems.get(subject.key):
-            findings.add(_lookups_unknown(problem))
+        scope, problem = await self._watching.knowing(scope, name, rollout)
+        findings.add(*([lookups_unknown(problem)] if problem is not None else []))
         return scope
-
-    async def _recalled(self, scope: Scope, name: str) -> Scope | None:
-        """The same if that is known already."""
-        from benchflow.verifier.watched.learned_lookups import KNOWN, recalled
-
-        subject = await self._subject(scope, name)
-        return await recalled(scope, subject) if subject.key not in KNOWN.problems else None
 
     def _is_watched(self, scope: Scope, name: str) -> bool:
         kept = scope.isolation.keeps_system and scope.isolation.rung != "open"
         return kept and not scope.watch and not self.assess and scope.strategy(name)[1].type not in _NOT_WATCHED
 
-    async def _without_found(
-        self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
-    ) -> tuple[Scope | None, str | None]:
-        """A scope without what programs find in the agent's system and would look for in its work alone, None if there
-        is nothing of that kind; and why that is not fully known, if so.
-
-        A verifier may stop early on the environment as built, or choose its programs by the agent's data. So a state
-        that scores is verified once more, watched, with the agent's work and data and the system as built.
-        """
-        from benchflow.verifier.watched.learned_lookups import more_missed
-        from benchflow.verifier.watched.watch import Watch
-
-        known = await self._knowing(scope, name, Findings(), rollout)
-        changes = await (sandbox or self.environment.sandbox).changes()
-        if known.missed is None or not known.missed.leaves(changes):
-            return None, None
-        watch = Watch()
-        watched = replace(known, watch=watch, system_as_built=True)
-        await self._attempt(watched, name, None, sandbox, rollout, soft=soft)
-        missed = more_missed(known, await self._subject(scope, name), watch)
-        more = missed.answers_more(known.missed, changes)
-        return (replace(known, missed=missed) if more else None), watch.problem
-
     async def learn(self, sandbox: Sandbox, step: str | None = None) -> None:
         """Learn from a state that solves the task what its verifier looks for, before others are verified."""
-        from benchflow.verifier.watched.learned_lookups import ORACLE, learn
-
         scope = replace(self._scope(step), isolation=Isolation("system", "proof", None))
         name, declared = scope.strategy()
-        if declared.type in _NOT_WATCHED:
-            return
-        added = (change.path for change in await sandbox.changes() if change.kind == "added")
+        if declared.type not in _NOT_WATCHED:
+            await self._watching.learn(scope, name, sandbox)
 
-        async def attempt(watched: Scope) -> None:
-            await self._attempt(watched, name, None, sandbox, None, soft=False)
+    @functools.cached_property
+    def _watching(self) -> Watching:
+        from benchflow.verifier.watched.watched_verifiers import Watching
 
-        await learn(scope, await self._subject(scope, name), ORACLE, attempt, added)
+        async def programs() -> frozenset[str]:
+            return (await as_built(self.environment)).programs
 
-    async def _subject(self, scope: Scope, name: str) -> Subject:
-        from benchflow.record.proof import rules
-        from benchflow.verifier.watched.learned_lookups import LookupsKey, Subject
-
-        backend, preparation = self.environment.backend.name, self.environment.preparation
-        variables = tuple(sorted(self._variables(scope).values.items()))
-        content = scope.view.content_digest
-        key = LookupsKey(content, preparation.digest, backend, rules(), scope.step, name, variables)
-        return Subject(key, (await as_built(self.environment)).programs, preparation.spec.workdir)
+        return Watching(
+            self.environment, lambda scope: self._variables(scope).values, programs, self._on_fresh, self._attempt
+        )
 
     def _variables(self, scope: Scope) -> VerifierVariables:
         found = verifier_variables(scope, self._machine)
@@ -401,9 +364,9 @@ class Verifier:
                 require_intact(scope.view.files)
                 know = None
                 if scope.missed is None and self._is_watched(scope, name):
-                    known = await self._recalled(scope, name)
-                    know = None if known else functools.partial(self._knowing, scope, name, findings, rollout)
-                    scope = known or scope
+                    know = functools.partial(self._knowing, scope, name, findings, rollout)
+                    if (known := await self._watching.recalled(scope, name)) is not None:
+                        scope, know = known, None
                 _, declared = scope.strategy(name)
                 variables = self._variables(scope)
                 maker = replace(self._maker(box, scope, variables, findings, soft=soft), know=know)
@@ -462,11 +425,6 @@ class Verifier:
             soft=soft,
             base_image=self._base_image,
         )
-
-
-def _lookups_unknown(problem: str) -> Issue:
-    message = f"Only general rules apply to some of what the verifier's programs look for: {problem}."
-    return Issue("lookups-unknown", "warning", "verifier.isolation", message)
 
 
 def _scope(environment: Environment, step: str | None) -> Scope:
