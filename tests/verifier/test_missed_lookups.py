@@ -214,13 +214,18 @@ def test_records_that_are_not_all_say_so(record):
 
 def recorded(folder: Path, *words: str) -> tuple[Lookups, int]:
     """What a command looks for, and how it ends; `work` is the agent's folder."""
+    lookups, whole, code = followed(folder, *words)
+    assert whole
+    return lookups, code
+
+
+def followed(folder: Path, *words: str) -> tuple[Lookups, bool, int]:
+    """The same, and whether that is all."""
     records = folder / "records"
     records.write_bytes(b"")
     words = (str(PROGRAM), str(records), f"{folder}/work", *words)
     done = subprocess.run(words, cwd=folder, capture_output=True, check=False, timeout=60)
-    lookups, whole = read_lookups(records.read_bytes())
-    assert whole
-    return lookups, done.returncode
+    return *read_lookups(records.read_bytes()), done.returncode
 
 
 def watched(folder: Path, command: str) -> tuple[set[str], set[str], int]:
@@ -328,6 +333,26 @@ def test_threads_and_processes_of_all_kinds_are_watched(tmp_path):
     missed, _, _ = watched(tmp_path, f"python3 -c {shlex.quote(script)}")
     wanted = {f"/etc/zz-thread-{number}" for number in range(40)} | {"/etc/zz-process", "/etc/zz-fork"}
     assert wanted <= missed
+
+
+OLD_CALL = """\
+static char path[] = "/etc/zz-old";
+int main(void) {
+    long result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(33), "b"((unsigned long)path), "c"(0) : "memory");
+    return result != -2;
+}
+"""
+"""Asks for a path as programs for 32 bits do."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["strace -o /dev/null true", "./old"])
+def test_a_program_that_cannot_be_followed_is_never_passed_over(tmp_path, command):
+    (tmp_path / "old.c").write_text(OLD_CALL)
+    subprocess.run(["gcc", "-no-pie", "-o", "old", "old.c"], cwd=tmp_path, check=True)
+    _, whole, _ = followed(tmp_path, "/bin/sh", "-c", command)
+    assert not whole
 
 
 PROGRAM_OF_THE_ENVIRONMENT = """\

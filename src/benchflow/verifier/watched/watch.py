@@ -80,7 +80,7 @@ class Watch:
         self.lookups |= found
         self.watched = True
         if not whole:
-            self.problems.append("the sandbox does not let programs be watched, or they look for too much")
+            self.problems.append("some of them could not be watched")
 
 
 @functools.cache

@@ -4,8 +4,8 @@
  *
  * FILE gets a record for each thing once, ended by NUL: `-PATH` was looked for and does not exist, resolved as far as it
  * does, with `//` where that ends; `~PATH` likewise, by a program that was given its name, by the script of the verifier
- * itself, or by a program or script in FOLDER; `+PATH` was found, `@PATH` executed; `=PATH` is a folder that was listed, or would be if it existed; `?` if the program could not be followed; `!` if there was
- * more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
+ * itself, or by a program or script in FOLDER; `+PATH` was found, `@PATH` executed; `=PATH` is a folder that was listed, or
+ * would be if it existed; `?` if a program could not be followed; `!` if there was more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
  */
 
 typedef unsigned char u8;
@@ -66,13 +66,14 @@ enum { PR_SET_NO_NEW_PRIVS = 38, SECCOMP_FILTER = 1, RET_TRACE = 0x7ff00000, RET
 enum { REFUSED = 125, NOT_FOUND = 127, LONGEST = 4096, TASKS = 1024, SEEN = 1 << 20, DEEPEST = 40 };
 
 /* The calls that look up a path, and which of their values is the path; those at 1 have the folder before it. One has the
- * descriptor of a folder instead, and lists it. */
+ * descriptor of a folder instead, and lists it. The last one is that of a program that wants to follow others itself, which
+ * it then cannot, and ends too early. */
 static const struct { u32 number, path; } calls[] = {
 #if defined(__x86_64__)
     {NR_open, 0}, {NR_stat, 0}, {NR_lstat, 0}, {NR_access, 0}, {NR_readlink, 0},
 #endif
     {NR_execve, 0}, {NR_openat, 1}, {NR_newfstatat, 1}, {NR_readlinkat, 1}, {NR_faccessat, 1}, {NR_execveat, 1}, {NR_statx, 1},
-    {NR_openat2, 1}, {NR_faccessat2, 1}, {NR_getdents64, 0},
+    {NR_openat2, 1}, {NR_faccessat2, 1}, {NR_getdents64, 0}, {NR_ptrace, 0},
 };
 enum { CALLS = sizeof calls / sizeof *calls };
 
@@ -406,6 +407,10 @@ static void begin_call(i64 id)
         return;
     char *end = task->path + LONGEST - 1, *to = task->path;
     *to = 0;
+    if (stop.arch != AUDIT_ARCH || stop.values[0] == NR_ptrace) {
+        record_once('?', "");
+        return;
+    }
     for (u64 i = 0; i < CALLS; i++) {
         if (calls[i].number != (u64)stop.values[0])
             continue;
@@ -525,7 +530,7 @@ static i64 install_filter(void)
 {
     static struct instruction all[CALLS + 5];
     all[0] = (struct instruction){0x20, 0, 0, 4}; /* the machine that the call is for, then its number */
-    all[1] = (struct instruction){0x15, 0, CALLS + 1, AUDIT_ARCH};
+    all[1] = (struct instruction){0x15, 0, CALLS + 2, AUDIT_ARCH};
     all[2] = (struct instruction){0x20, 0, 0, 0};
     for (u32 i = 0; i < CALLS; i++)
         all[3 + i] = (struct instruction){0x15, CALLS - i, 0, calls[i].number};
