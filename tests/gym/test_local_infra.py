@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -264,18 +265,15 @@ def test_sandboxes_end_with_a_process_that_is_killed(infra, port, tmp_path):
 
 
 def _processes(text: str) -> int:
-    words = (path.read_bytes().replace(b"\0", b" ") for path in _command_lines())
+    words = (line.replace(b"\0", b" ") for line in _command_lines())
     return sum(text.encode() in line and b"-c" not in line.split()[:2] for line in words if line)
 
 
-def _command_lines() -> Iterator[Path]:
+def _command_lines() -> Iterator[bytes]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
-            try:
-                (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            yield folder / "cmdline"
+            with contextlib.suppress(OSError):  # it has ended
+                yield (folder / "cmdline").read_bytes()
 
 
 @pytest.mark.engine
