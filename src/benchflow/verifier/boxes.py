@@ -287,7 +287,8 @@ class BoxMaker:
         await self._end_agent()
         forked, survivors = await self._forked(self.scope, tree)
         if survivors.reachable and self.know is not None:
-            await forked.stop()
+            with anyio.CancelScope(shield=True):
+                await forked.stop()
             forked, survivors = await self._forked(await self.know(), tree)
         self.findings.reachable |= survivors.reachable
         self.findings.withhold(survivors.withheld)
