@@ -9,7 +9,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -301,6 +301,17 @@ class Verifier:
             )
             return await verifier._attempt(scope, name, None, None, rollout, soft=False)
 
+    async def _recalling(
+        self, scope: Scope, name: str, findings: Findings, rollout: Path | None
+    ) -> tuple[Scope, Callable[[], Awaitable[Scope]] | None]:
+        """The scope with what is known of what its programs look for, or how to find that out if it may matter."""
+        if scope.missed is not None or not self._is_watched(scope, name):
+            return scope, None
+        known = await self._watching.recalled(scope, name)
+        if known is not None:
+            return known, None
+        return scope, functools.partial(self._knowing, scope, name, findings, rollout)
+
     async def _knowing(self, scope: Scope, name: str, findings: Findings, rollout: Path | None) -> Scope:
         """The scope with what its programs look for in vain where no agent was; what stays unknown is noted."""
         from benchflow.verifier.watched.watched_verifiers import lookups_unknown
@@ -362,11 +373,7 @@ class Verifier:
         try:
             with attributed("verifier", "verify"):
                 require_intact(scope.view.files)
-                know = None
-                if scope.missed is None and self._is_watched(scope, name):
-                    know = functools.partial(self._knowing, scope, name, findings, rollout)
-                    if (known := await self._watching.recalled(scope, name)) is not None:
-                        scope, know = known, None
+                scope, know = await self._recalling(scope, name, findings, rollout)
                 _, declared = scope.strategy(name)
                 variables = self._variables(scope)
                 maker = replace(self._maker(box, scope, variables, findings, soft=soft), know=know)
