@@ -42,7 +42,7 @@ test: $(DEV) system  ## set up, lint, check types and import rules, run all test
 unit: $(COMPILED)  ## run only the quick tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"
 
-# Hours on two cores; on engines in batches. ONLY="git and services" runs what is called so, PART=3/20 every twentieth test, by chance.
+# Hours on two cores, in batches. ONLY="git and services" runs what is called so, PART=3/20 every twentieth test, by chance.
 exploits: WORKERS ?= 3
 exploits: $(DEV) system  ## attack verification and planted holes in every way, user, rung and sandbox that the tests know (long)
 	@EXPLOITS=all EXPLOITS_PART=$(PART) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/exploits tests/verifier/test_python_lookups.py tests/evidence/holes $(if $(ONLY),-k "$(ONLY)")
