@@ -192,19 +192,70 @@ async def test_a_damaged_proof_is_proven_again(backend, split, kept, tmp_path, o
     assert len(oracle_runs) == 2
 
 
-async def test_each_step_has_its_own_rung(run, split, proofs, tmp_path):
-    folder = split(None, "true\n", toml="[[steps]]\nname = 'one'\n[[steps]]\nname = 'two'\n")
-    file = "if [ -f /app/one ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
-    for step, solution, test in (("one", "echo > one\n", file), ("two", "echo > /etc/answer\n", SYSTEM)):
-        for path, content in {
-            "instruction.md": "Do it.", "tests/test.sh": test, "solution/solve.sh": solution,
-        }.items():  # fmt: skip
-            place = folder / "steps" / step / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(content)
+@pytest.fixture
+def in_steps(split):
+    """A split package with steps, each with a solution and a test."""
+
+    def make(**steps):
+        folder = split(None, "true\n", toml="".join(f"[[steps]]\nname = '{name}'\n" for name in steps))
+        for name, (solution, test) in steps.items():
+            files = {"instruction.md": "Do it.", "tests/test.sh": test, "solution/solve.sh": solution}
+            for path, content in files.items():
+                place = folder / "steps" / name / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(content)
+        return folder
+
+    return make
+
+
+def rewarding(condition):
+    return f"if {condition}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+
+
+async def test_each_step_has_its_own_rung(run, in_steps, proofs):
+    folder = in_steps(one=("echo > one\n", rewarding("[ -f /app/one ]")), two=("echo > /etc/answer\n", SYSTEM))
     result = await run(folder, "oracle", proofs=proofs)
     assert result.reward == 1.0
     assert [step.verifier.isolation.rung for step in result.steps] == ["shared", "system"]
+
+
+@pytest.fixture
+def prepared(in_steps):
+    """A package whose first verifier, if it is satisfied, lays out what the second one compares with."""
+    first = f"[ -f /app/one ] && mkdir -p /opt/next && echo > /opt/next/data\n{rewarding('[ -f /app/one ]')}"
+    second = rewarding("[ -f /app/two ] && [ -f /opt/next/data ]")
+    return in_steps(one=("echo > one\n", first), two=("echo > two\n", second))
+
+
+@pytest.mark.sandbox
+async def test_where_a_verifier_prepares_the_next_step_the_open_box_is_proven_for_all(
+    run, prepared, proofs, kept, oracle_runs
+):
+    result = await run(prepared, "oracle", proofs=proofs)
+    (proof,) = kept(prepared)
+    assert result.reward == 1.0
+    assert [step.verifier.isolation for step in result.steps] == [Isolation("open", "proof", proof.digest)] * 2
+    assert "proof-open-only" in notes(result)
+    assert max(item.run for step in proof.steps for item in step.outcomes) == len(oracle_runs) + 1 == 3
+    assert (await run(prepared, "nop", proofs=proofs, out="nothing")).reward == 0.0
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("rung", "rewards"), [("open", [1.0, 1.0]), ("system", [1.0, 0.0])])
+async def test_a_verifier_prepares_the_next_step_in_the_open_box_only(run, prepared, proofs, rung, rewards):
+    result = await run(prepared, "oracle", proofs=proofs, isolation=rung)
+    assert [step.rewards["reward"] for step in result.steps] == rewards
+
+
+async def test_steps_of_an_oracle_that_fails_in_one_box_too_are_proven_one_by_one(
+    run, in_steps, proofs, kept, oracle_runs
+):
+    folder = in_steps(one=("echo > one\n", rewarding("[ -f /app/one ]")), two=("true\n", rewarding("false")))
+    result = await run(folder, "oracle", proofs=proofs)
+    assert [step.verifier.isolation.rung for step in result.steps] == ["shared", "open"]
+    assert notes(result) == ["proof-oracle-fails"]
+    assert kept(folder) == []
 
 
 async def test_the_user_may_choose_any_rung(run, split, make_package, proofs, oracle_runs):

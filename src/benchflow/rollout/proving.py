@@ -92,6 +92,8 @@ class Proofs:
         climbs = [_Climb(view, step) for step in key.steps]
         problem = await _climb(climbs, run)
         decided = {climb: climb.decision() for climb in climbs}
+        if _may_need_each_other(view, decided):
+            decided = await _in_one_box(decided, run) or decided
         steps = tuple(
             StepProof(climb.step, decision.rung, decision.full, tuple(climb.outcomes))
             for climb, decision in decided.items()
@@ -152,6 +154,29 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
     return problem
 
 
+def _may_need_each_other(view: TaskRuntimeView, decided: Mapping[_Climb, Decision]) -> bool:
+    """Whether a step failed at every rung, and the verifier of one before it may prepare it."""
+    first = view.steps[0].config.name if view.steps else None
+    return any(decision.reason == "oracle-fails" and climb.step != first for climb, decision in decided.items())
+
+
+async def _in_one_box(decided: Mapping[_Climb, Decision], run: RunOracle) -> Mapping[_Climb, Decision] | None:
+    """Run the oracle once as Harbor does, where each verifier finds what those of earlier steps left.
+
+    If every step scores, that is proven to need `open`: at a stricter rung, no verifier changes the environment.
+    """
+    climbs = {climb.step: climb for climb in decided}
+    number = max(climb.runs for climb in decided) + 1
+    if number > MAX_RUNS:
+        return None
+    await run(lambda environment, **options: _StayingVerifier(environment, climbs, number, **options))
+    found = {climb: climb.opened(number) for climb in decided}
+    full = {climb: reward for climb, reward in found.items() if reward is not None and reward >= climb.required}
+    if len(full) < len(decided):
+        return None
+    return {climb: Decision(OPEN, "open-only", reward, settled=True) for climb, reward in full.items()}
+
+
 class _Climb:
     """The way down the ladder of one step."""
 
@@ -162,6 +187,16 @@ class _Climb:
         self.required: Final = view.required_reward
         self.watched = False
         """Whether it is known what the verifier looks for in the oracle's state."""
+
+    @property
+    def runs(self) -> int:
+        """How many oracle runs there were."""
+        return max((item.run for item in self.outcomes), default=0)
+
+    def opened(self, run: int) -> float | None:
+        """The reward at `open` in a run."""
+        found = (item.reward for item in self.outcomes if (item.run, item.rung) == (run, OPEN))
+        return next(found, None)
 
     def next(self) -> Try | Decision:
         return decide(self.outcomes, self.rungs, self.required)
@@ -232,6 +267,29 @@ class _ClimbingVerifier(Verifier):
     async def _at(
         self, rung: Rung, output: Path | None, step: str | None, sandbox: Sandbox | None, options: Mapping[str, Any]
     ) -> Verification:
+        """Verify at a rung; what the verifier leaves does not stay, because at a stricter rung it would not."""
         rest = {name: value for name, value in options.items() if name in ("rollout", "strategy")}
         isolation = Isolation(rung, "proof", None)
-        return await super().verify(output, step=step, sandbox=sandbox, isolation=isolation, **rest)
+        return await super().verify(
+            output, step=step, sandbox=sandbox, isolation=isolation, leaves_nothing=True, **rest
+        )
+
+
+class _StayingVerifier(Verifier):
+    """Verifies every step at `open`, where what it leaves stays for the next one."""
+
+    def __init__(self, environment: Environment, climbs: Mapping[str | None, _Climb], run: int, **options: Any) -> None:
+        super().__init__(environment, **options)
+        self._climbs: Final = climbs
+        self._run: Final = run
+
+    async def verify(self, output: Path | None, *, step: str | None = None, **options: Any) -> Verification:
+        climb = self._climbs.get(step)
+        rest = {name: value for name, value in options.items() if name in ("rollout", "strategy")}
+        declared = scope_of(self.environment.preparation.view, step).isolation
+        isolation = declared if climb is None else Isolation(OPEN, "proof", None)
+        found = await super().verify(output, step=step, isolation=isolation, **rest)
+        if climb is not None:
+            reward = found.verdict.reward if isinstance(found.verdict, Scored) else None
+            climb.outcomes.append(RungOutcome(self._run, OPEN, reward))
+        return found

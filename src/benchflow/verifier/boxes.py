@@ -168,7 +168,8 @@ class BoxMaker:
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
         """A box in verifier scope, removed at the end of the block. `extra` are more files of the verifier.
 
-        It is a box of its own at every rung but `open`, where the agent's processes share it if there are any.
+        It is a box of its own at every rung but `open`. There it is the agent's own if its processes share it, or if a
+        step follows, which may need what this verifier leaves.
         """
         async with self._opened(extra) as box:
             try:
@@ -373,6 +374,8 @@ class BoxMaker:
     async def _is_live(self, service: str) -> bool:
         if self.scope.isolation.rung != "open":
             return False
+        if self.scope.prepares_next and not self.soft:
+            return True
         return service != MAIN_SERVICE or self._has_manifest_services() or await self.sandbox.has_processes()
 
     @asynccontextmanager
@@ -380,7 +383,7 @@ class BoxMaker:
         from benchflow.verifier.live_box import remove_hooks
 
         box = self.sandbox.service(service)
-        message = "Verified in the agent's own sandbox, whose processes keep running and can affect the verifier."
+        message = "Verified in the agent's own sandbox, where its processes and files can affect the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
         if service == MAIN_SERVICE:
             rules = await survival_rules(self.environment, box, self.scope)

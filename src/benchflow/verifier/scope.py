@@ -68,6 +68,14 @@ class Scope:
     """Collects what its programs look for."""
     system_as_built: bool = False
     """Whether the system is seen as built although this isolation keeps its changes."""
+    leaves_nothing: bool = False
+    """Whether nothing that the verifier changes may stay, even where it could prepare the next step."""
+
+    @property
+    def prepares_next(self) -> bool:
+        """Whether the next step begins with what the verifier of this one leaves in the environment, as in Harbor."""
+        followed = self.step in [item.config.name for item in self.view.steps[:-1]]
+        return followed and self.isolation.rung == "open" and not self.leaves_nothing
 
     @property
     def opt_outs(self) -> tuple[str, ...]:

@@ -138,12 +138,14 @@ class Verifier:
         soft: bool = False,
         isolation: Isolation | None = None,
         perturbation: Perturbation | None = None,
+        leaves_nothing: bool = False,
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. With None nothing is
         kept but the verdict. Declared evidence is read from `rollout`. A `soft` verification happens during the run:
-        the agent's processes continue. `isolation` replaces that of the environment. Every failure becomes an unscored
+        the agent's processes continue. `isolation` replaces that of the environment; with `leaves_nothing` no verifier
+        prepares a next step, not even at `open`. Every failure becomes an unscored
         verdict, or reward 0 if only the state of the agent causes it (`blame`); only cancellation and wrong usage are
         raised. Under a `perturbation` no failure is attributed to the state, and `not_applied` says what of it could
         not be applied.
@@ -153,7 +155,7 @@ class Verifier:
             scope = replace(scope, isolation=isolation) if isolation is not None else scope
             name, declared = scope.strategy(strategy)
             refused = _not_applicable(scope, perturbation, declared.type) if perturbation is not None else None
-            scope = replace(scope, perturbation=perturbation)
+            scope = replace(scope, perturbation=perturbation, leaves_nothing=leaves_nothing)
         except UsageError:
             raise
         except BenchflowError as error:
