@@ -225,7 +225,11 @@ def prepared(in_steps):
     """A package whose first verifier, if it is satisfied, lays out what the second one compares with."""
     first = f"[ -f /app/one ] && mkdir -p /opt/next && echo > /opt/next/data\n{rewarding('[ -f /app/one ]')}"
     second = rewarding("[ -f /app/two ] && [ -f /opt/next/data ]")
-    return in_steps(one=("echo > one\n", first), two=("echo > two\n", second))
+    third = rewarding("[ -f /app/three ]")  # not reached if the second one fails
+    folder = in_steps(one=("echo > one\n", first), two=("echo > two\n", second), three=("echo > three\n", third))
+    task = folder / "task.toml"
+    task.write_text(task.read_text().replace("name = 'two'\n", "name = 'two'\nmin_reward = 1.0\n"))
+    return folder
 
 
 @pytest.mark.sandbox
@@ -235,17 +239,17 @@ async def test_where_a_verifier_prepares_the_next_step_the_open_box_is_proven_fo
     result = await run(prepared, "oracle", proofs=proofs)
     (proof,) = kept(prepared)
     assert result.reward == 1.0
-    assert [step.verifier.isolation for step in result.steps] == [Isolation("open", "proof", proof.digest)] * 2
+    assert [step.verifier.isolation for step in result.steps] == [Isolation("open", "proof", proof.digest)] * 3
     assert "proof-open-only" in notes(result)
     assert max(item.run for step in proof.steps for item in step.outcomes) == len(oracle_runs) + 1 == 3
     assert (await run(prepared, "nop", proofs=proofs, out="nothing")).reward == 0.0
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize(("rung", "rewards"), [("open", [1.0, 1.0]), ("system", [1.0, 0.0])])
+@pytest.mark.parametrize(("rung", "rewards"), [("open", [1.0, 1.0, 1.0]), ("system", [1.0, 0.0, None])])
 async def test_a_verifier_prepares_the_next_step_in_the_open_box_only(run, prepared, proofs, rung, rewards):
     result = await run(prepared, "oracle", proofs=proofs, isolation=rung)
-    assert [step.rewards["reward"] for step in result.steps] == rewards
+    assert [step.rewards.get("reward") for step in result.steps] == rewards
 
 
 async def test_steps_of_an_oracle_that_fails_in_one_box_too_are_proven_one_by_one(

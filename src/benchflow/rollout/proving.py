@@ -92,8 +92,8 @@ class Proofs:
         climbs = [_Climb(view, step) for step in key.steps]
         problem = await _climb(climbs, run)
         decided = {climb: climb.decision() for climb in climbs}
-        if _may_need_each_other(view, decided):
-            decided = await _in_one_box(decided, run) or decided
+        if _may_need_each_other(climbs):
+            decided = await _in_one_box(climbs, run) or decided
         steps = tuple(
             StepProof(climb.step, decision.rung, decision.full, tuple(climb.outcomes))
             for climb, decision in decided.items()
@@ -135,10 +135,13 @@ def _failed(decision: Decision, climb: _Climb, problem: str | None) -> ChosenIso
 
 
 async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
-    """Run the oracle until all steps are decided; the last problem in a sentence, if any."""
+    """Run the oracle until all steps are decided; the last problem in a sentence, if any.
+
+    After a step that fails no later one may be reached, however often the oracle runs.
+    """
     problem = None
     for number in range(1, MAX_RUNS + 1):
-        if not any(isinstance(climb.next(), Try) for climb in climbs):
+        if _may_need_each_other(climbs) or not any(isinstance(climb.next(), Try) for climb in climbs):
             break
 
         def verifier(environment: Environment, number: int = number, **options: Any) -> Verifier:
@@ -154,27 +157,28 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
     return problem
 
 
-def _may_need_each_other(view: TaskRuntimeView, decided: Mapping[_Climb, Decision]) -> bool:
-    """Whether a step failed at every rung, and the verifier of one before it may prepare it."""
-    first = view.steps[0].config.name if view.steps else None
-    return any(decision.reason == "oracle-fails" and climb.step != first for climb, decision in decided.items())
+def _may_need_each_other(climbs: Sequence[_Climb]) -> bool:
+    """Whether a step failed at every rung, and the verifier of one before it may have to prepare it."""
+    return any(climb.follows and climb.decision().reason == "oracle-fails" for climb in climbs)
 
 
-async def _in_one_box(decided: Mapping[_Climb, Decision], run: RunOracle) -> Mapping[_Climb, Decision] | None:
+async def _in_one_box(climbs: Sequence[_Climb], run: RunOracle) -> dict[_Climb, Decision] | None:
     """Run the oracle once as Harbor does, where each verifier finds what those of earlier steps left.
 
     If every step scores, that is proven to need `open`: at a stricter rung, no verifier changes the environment.
     """
-    climbs = {climb.step: climb for climb in decided}
-    number = max(climb.runs for climb in decided) + 1
+    number = max(climb.runs for climb in climbs) + 1
     if number > MAX_RUNS:
         return None
-    await run(lambda environment, **options: _StayingVerifier(environment, climbs, number, **options))
-    found = {climb: climb.opened(number) for climb in decided}
-    full = {climb: reward for climb, reward in found.items() if reward is not None and reward >= climb.required}
-    if len(full) < len(decided):
-        return None
-    return {climb: Decision(OPEN, "open-only", reward, settled=True) for climb, reward in full.items()}
+    steps = {climb.step: climb for climb in climbs}
+    await run(lambda environment, **options: _StayingVerifier(environment, steps, number, **options))
+    decided = {}
+    for climb in climbs:
+        reward = climb.opened(number)
+        if reward is None or reward < climb.required:
+            return None
+        decided[climb] = Decision(OPEN, "open-only", reward, settled=True)
+    return decided
 
 
 class _Climb:
@@ -185,6 +189,8 @@ class _Climb:
         self.outcomes: Final[list[RungOutcome]] = []
         self.rungs: Final = tuple(_rungs(view, step))
         self.required: Final = view.required_reward
+        self.follows: Final = step in [item.config.name for item in view.steps[1:]]
+        """Whether another step comes before."""
         self.watched = False
         """Whether it is known what the verifier looks for in the oracle's state."""
 
