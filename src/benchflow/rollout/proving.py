@@ -92,7 +92,7 @@ class Proofs:
         climbs = [_Climb(view, step) for step in key.steps]
         problem = await _climb(climbs, run)
         decided = {climb: climb.decision() for climb in climbs}
-        if _may_need_each_other(climbs):
+        if any(climb.is_unprepared for climb in climbs):
             decided = await _in_one_box(climbs, run) or decided
         steps = tuple(
             StepProof(climb.step, decision.rung, decision.full, tuple(climb.outcomes))
@@ -135,13 +135,10 @@ def _failed(decision: Decision, climb: _Climb, problem: str | None) -> ChosenIso
 
 
 async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
-    """Run the oracle until all steps are decided; the last problem in a sentence, if any.
-
-    After a step that fails no later one may be reached, however often the oracle runs.
-    """
+    """Run the oracle until no further run decides more; the last problem in a sentence, if any."""
     problem = None
     for number in range(1, MAX_RUNS + 1):
-        if _may_need_each_other(climbs) or not any(isinstance(climb.next(), Try) for climb in climbs):
+        if not _is_undecided(climbs):
             break
 
         def verifier(environment: Environment, number: int = number, **options: Any) -> Verifier:
@@ -157,9 +154,14 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
     return problem
 
 
-def _may_need_each_other(climbs: Sequence[_Climb]) -> bool:
-    """Whether a step failed at every rung, and the verifier of one before it may have to prepare it."""
-    return any(climb.follows and climb.decision().reason == "oracle-fails" for climb in climbs)
+def _is_undecided(climbs: Sequence[_Climb]) -> bool:
+    """Whether a step is undecided that another run reaches: one after a step that fails may not be."""
+    for climb in climbs:
+        if isinstance(climb.next(), Try):
+            return True
+        if climb.is_unprepared:
+            return False
+    return False
 
 
 async def _in_one_box(climbs: Sequence[_Climb], run: RunOracle) -> dict[_Climb, Decision] | None:
@@ -193,6 +195,11 @@ class _Climb:
         """Whether another step comes before."""
         self.watched = False
         """Whether it is known what the verifier looks for in the oracle's state."""
+
+    @property
+    def is_unprepared(self) -> bool:
+        """Whether the step fails at every rung, and the verifier of one before it may have to prepare it."""
+        return self.follows and self.decision().reason == "oracle-fails"
 
     @property
     def runs(self) -> int:

@@ -28,7 +28,7 @@ from benchflow.verifier.agent_processes import end_agent
 from benchflow.verifier.ground import Ground, common_files
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree, place_of_trees
-from benchflow.verifier.shared_box import CLOSED, Survivors, as_built, fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.shared_box import CLOSED, Survivors, as_built, fork_for_verification, ground_of
 from benchflow.verifier.surviving.path_patterns import fixed_part
 from benchflow.verifier.surviving.survival import Withheld
 
@@ -380,16 +380,9 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _live(self, service: str) -> AsyncIterator[Sandbox]:
-        from benchflow.verifier.live_box import remove_hooks
-
         box = self.sandbox.service(service)
         message = "Verified in the agent's own sandbox, where its processes and files can affect the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
-        if service == MAIN_SERVICE:
-            rules = await survival_rules(self.environment, box, self.scope)
-            planted, notes = await remove_hooks(box, rules)
-            self.findings.withhold(planted)
-            self.findings.add(*notes)
         async with self._phase(box):
             yield box
 
