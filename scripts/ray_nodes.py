@@ -23,7 +23,7 @@ from pathlib import Path
 
 START_SEC = 90.0
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
-_ALWAYS = ("--node-ip-address=127.0.0.1", "--disable-usage-stats", "--block")
+_ALWAYS = ("--node-ip-address=127.0.0.1", "--disable-usage-stats", "--block", "--include-log-monitor=false")
 _LIBRARIES = re.compile("/ray/(air|data|llm|rllib|serve|train|tune)/")
 """Two thirds of Ray, which nodes do not import."""
 TRIES = 3
