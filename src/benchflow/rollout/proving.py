@@ -206,6 +206,11 @@ class _Climb:
         """How many oracle runs there were."""
         return max((item.run for item in self.outcomes), default=0)
 
+    def note(self, run: int, rung: Rung, found: Verification) -> None:
+        """Add the outcome of a verification."""
+        reward = found.verdict.reward if isinstance(found.verdict, Scored) else None
+        self.outcomes.append(RungOutcome(run, rung, reward))
+
     def opened(self, run: int) -> float | None:
         """The reward at `open` in a run."""
         found = (item.reward for item in self.outcomes if (item.run, item.rung) == (run, OPEN))
@@ -272,37 +277,33 @@ class _ClimbingVerifier(Verifier):
                     await self.learn(stopped, climb.step)
                 place = output if move.rung == OPEN else folder / move.rung
                 found = await self._at(move.rung, place, climb.step, None if running else stopped, options)
-                reward = found.verdict.reward if isinstance(found.verdict, Scored) else None
-                climb.outcomes.append(RungOutcome(self._run, move.rung, reward))
+                climb.note(self._run, move.rung, found)
                 opened = found if move.rung == OPEN else opened
         return opened or await self._at(OPEN, output, climb.step, None, options)
 
     async def _at(
-        self, rung: Rung, output: Path | None, step: str | None, sandbox: Sandbox | None, options: Mapping[str, Any]
+        self,
+        rung: Rung,
+        output: Path | None,
+        step: str | None,
+        sandbox: Sandbox | None,
+        options: Mapping[str, Any],
+        *,
+        leaves_nothing: bool = True,
     ) -> Verification:
         """Verify at a rung; what the verifier leaves does not stay, because at a stricter rung it would not."""
         rest = {name: value for name, value in options.items() if name in ("rollout", "strategy")}
-        isolation = Isolation(rung, "proof", None)
-        return await super().verify(
-            output, step=step, sandbox=sandbox, isolation=isolation, leaves_nothing=True, **rest
-        )
+        rest |= {"isolation": Isolation(rung, "proof", None), "leaves_nothing": leaves_nothing}
+        return await Verifier.verify(self, output, step=step, sandbox=sandbox, **rest)
 
 
-class _StayingVerifier(Verifier):
+class _StayingVerifier(_ClimbingVerifier):
     """Verifies every step at `open`, where what it leaves stays for the next one."""
-
-    def __init__(self, environment: Environment, climbs: Mapping[str | None, _Climb], run: int, **options: Any) -> None:
-        super().__init__(environment, **options)
-        self._climbs: Final = climbs
-        self._run: Final = run
 
     async def verify(self, output: Path | None, *, step: str | None = None, **options: Any) -> Verification:
         climb = self._climbs.get(step)
-        rest = {name: value for name, value in options.items() if name in ("rollout", "strategy")}
-        declared = scope_of(self.environment.preparation.view, step).isolation
-        isolation = declared if climb is None else Isolation(OPEN, "proof", None)
-        found = await super().verify(output, step=step, isolation=isolation, **rest)
-        if climb is not None:
-            reward = found.verdict.reward if isinstance(found.verdict, Scored) else None
-            climb.outcomes.append(RungOutcome(self._run, OPEN, reward))
+        if climb is None:
+            return await super().verify(output, step=step, **options)
+        found = await self._at(OPEN, output, step, None, options, leaves_nothing=False)
+        climb.note(self._run, OPEN, found)
         return found
