@@ -7,6 +7,7 @@ import pytest
 from benchflow.evidence.audit.auditing import load_families
 from benchflow.evidence.audit.exploit_family import NotApplicable, Seen
 from benchflow.evidence.audit.families.agents_code import attempt_inside, loaded
+from benchflow.evidence.audit.families.daemons import hidden_files
 from benchflow.evidence.audit.families.planting import reward_file
 from benchflow.evidence.audit.families.shadowing import imports_of
 from benchflow.task.package import load_package
@@ -123,6 +124,12 @@ def test_tests_that_call_a_model_by_themselves_are_judges(seen, text):
 def test_distributions_that_a_verifier_asks_for_are_forged_in_every_spelling(seen, text):
     (attempt,) = load_families(("forged-metadata",))["forged-metadata"].attempts(seen(verifier={"check": text}))
     assert "frob-99.0.dist-info/METADATA" in attempt.script
+
+
+def test_hidden_data_is_looked_for_where_it_will_be(seen):
+    files = ("verifier/golden.txt", "tests/data/expected.json", "steps/one/tests/answer.csv", "tests/test.sh")
+    found = hidden_files(seen(verifier=dict.fromkeys(files, "")))
+    assert sorted(found) == ["/tests/answer.csv", "/tests/data/expected.json", "/verifier/golden.txt"]
 
 
 def test_what_is_printed_is_compared_with_the_same_exit_without_it(seen):

@@ -140,11 +140,11 @@ async def test_a_split_package_without_a_proof_is_verified_in_the_open(bench, tm
         assert [issue.code for issue in (await it.verify()).diagnostics] == ["live-box"]
 
 
-@pytest.mark.parametrize("rung", ["open", "services", "shared"])
+@pytest.mark.parametrize("rung", ["services", "shared"])
 async def test_the_folder_that_an_author_wrote_for_is_no_link_and_has_nothing_of_the_agent(bench, tmp_path, rung):
     folder = tmp_path / "split"
     (folder / "tests").mkdir(parents=True)
-    declared = f'[verifier]\nisolation = "{rung}"\n' if rung != "open" else ""
+    declared = f'[verifier]\nisolation = "{rung}"\n'
     (folder / "task.toml").write_text(f'schema_version = "1.0"\n[task]\nname = "acme/split"\n{declared}')
     (folder / "instruction.md").write_text("Do it.")
     (folder / "tests" / "case_test.cpp").write_text("")
@@ -154,6 +154,29 @@ async def test_the_folder_that_an_author_wrote_for_is_no_link_and_has_nothing_of
         await it.agent("mkdir /tests /verifier; touch /tests/planted_test.cpp /verifier/planted_test.cpp", user="root")
         assert (await it.verify()).verdict.reward == 1
         assert (it.output / "test-stdout.txt").read_text() == "/tests/case_test.cpp\n/verifier/case_test.cpp\n"
+
+
+@pytest.mark.parametrize("tests", ["tests", "steps/one/tests"])
+@pytest.mark.parametrize("left", ["", "setsid sleep 600 >/dev/null 2>&1 &"], ids=["ended", "alive"])
+async def test_in_the_open_a_split_package_may_have_files_of_its_own_in_verifier(bench, tmp_path, tests, left):
+    folder = tmp_path / "split"
+    (folder / tests).mkdir(parents=True)
+    (folder / "task.toml").write_text('schema_version = "1.0"\n[task]\nname = "acme/split"\n')
+    (folder / "instruction.md").write_text("Do it.")
+    if tests != "tests":
+        with (folder / "task.toml").open("a") as file:
+            file.write('[[steps]]\nname = "one"\n')
+        (folder / "steps" / "one" / "instruction.md").write_text("Do it.")
+    (folder / tests / "test.sh").write_text(
+        '#!/bin/sh\nset -e\n[ "$0" = /tests/test.sh ]; grep -q kept /verifier/own; [ ! -e /tests/planted ]\n'
+        "echo 1 > /logs/verifier/reward.txt\n"
+    )
+    async with bench(folder) as it:
+        await it.agent(f"mkdir /tests /verifier; touch /tests/planted; echo kept > /verifier/own; {left}", user="root")
+        step = None if tests == "tests" else "one"
+        found = await it.verify(step=step)
+        assert (found.verdict.reward, found.isolation.rung) == (1, "open")
+        await it.agent("[ -e /verifier/own ]", user="root")
 
 
 async def test_variables_and_secrets_exist_in_verifier_scope_only_and_are_not_written_down(bench, package):

@@ -392,14 +392,14 @@ class BoxMaker:
         from benchflow.verifier.live_box import clear_place
 
         before, now = self._networks()
-        await clear_place(place)
+        await clear_place(place, self.scope.places)
         if now != before:
             await self.sandbox.set_network(now)
         try:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                await clear_place(place)
+                await clear_place(place, self.scope.places)
                 if now != before:
                     await self.sandbox.set_network(before)
 

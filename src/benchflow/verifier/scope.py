@@ -2,7 +2,8 @@
 
 Its files are assembled on this machine and copied into a sandbox as one tree:
 
-/verifier             the files of the verifier       /tests          a link to it, or the other way round
+/verifier             the files of the verifier       /tests          a link to it, or the other way round;
+                                                      see `Scope.places`
 /logs/verifier        empty, the verifier's own
 /run/verifier-ground  what interpreters need to know what is as built
 """
@@ -25,7 +26,7 @@ from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
 from benchflow.task.config.task_config import AUTO, ArtifactConfig, VerifierConfig
-from benchflow.task.runtime_view import StepView, TaskRuntimeView
+from benchflow.task.runtime_view import VERIFIER_MOUNTS, StepView, TaskRuntimeView
 from benchflow.task.taken import Copy
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
@@ -99,7 +100,20 @@ class Scope:
 
     @property
     def mount(self) -> str:
-        return self.view.verifier_mount or "/verifier"
+        """The folder of the verifier's files: the task's, or the step's where only steps have a verifier."""
+        own = VERIFIER_MOUNTS.get(self.folders[-1].name) if self.folders else None
+        return self.view.verifier_mount or own or VERIFIER
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The folder of the verifier's files, and the link that leads to it.
+
+        At `open` a split package without strategies has no link, as in Harbor: its image may keep files in `/verifier`.
+        """
+        if self.mount == VERIFIER:
+            return VERIFIER, TESTS
+        as_in_harbor = self.isolation.rung == "open" and self.document is None
+        return (TESTS,) if as_in_harbor else (TESTS, VERIFIER)
 
     @property
     def requires_downloads(self) -> bool:
@@ -142,7 +156,7 @@ class Scope:
                 context=judge.context or None,
             )  # fmt: skip
         script = wiring.entrypoint if wiring is not None and wiring.entrypoint is not None else TEST_SCRIPT
-        script = script.removeprefix(f"{self.mount[1:]}/")
+        script = script.removeprefix("verifier/").removeprefix("tests/")
         if self.file(script) is None:
             place = f"steps/{self.step}" if self.step else self.view.task_dir.name
             raise PackageError(f"{place} has no verifier: neither {VERIFIER_MD} nor {script}.", code="missing-verifier")
@@ -323,13 +337,13 @@ def _copy(scope: Scope) -> Copy:
 
 
 def _tree_key(scope: Scope, extra: Mapping[str, bytes]) -> Hashable:
-    return scope.folders, scope.mount, frozenset(extra.items())
+    return scope.folders, scope.places, frozenset(extra.items())
 
 
 def _fill(root: Path, scope: Scope, extra: Mapping[str, bytes]) -> None:
     root.chmod(0o755)
     # The folder that the author wrote for is not a link: `find /tests` does not look into one.
-    real, link = (TESTS, VERIFIER) if scope.mount == TESTS else (VERIFIER, TESTS)
+    real, *links = scope.places
     files = root / real[1:]
     files.mkdir()
     for folder in scope.folders:
@@ -339,7 +353,8 @@ def _fill(root: Path, scope: Scope, extra: Mapping[str, bytes]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
         place.chmod(_PLAIN if path.startswith("/") else _EXECUTABLE)
-    (root / link[1:]).symlink_to(real)
+    for link in links:
+        (root / link[1:]).symlink_to(real)
     (root / LOGS[1:]).mkdir(parents=True)
 
 

@@ -32,7 +32,7 @@ from benchflow.verifier.ground import (
     describe,
     uv_variables,
 )
-from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
+from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
 from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
 from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
@@ -67,6 +67,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
     everything = scope.isolation.rung == "open"
     return Rules(
         workdir=spec.workdir,
+        scope=tuple(place for place in SCOPE if place in scope.places or place not in (VERIFIER, TESTS)),
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
         programs=built.programs,

@@ -53,7 +53,7 @@ def _command(run: Run, command: str, *, declared: bool, kit: bool) -> str | list
     start = starter(script) if script is not None and is_path else ""
     if not kit and not declared and not start:
         return [command]
-    path = f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n' if kit else ""
+    path = f'PATH="$PATH:{run.scope.mount}/{FOLDER}/bin"\n' if kit else ""
     # No shell stays between the script and its starter, which has to see who ended the script.
     start = f"exec {start}" if not declared or (start and not _COMPOUND.search(command)) else start
     return f"{path}{start}{command if declared else shlex.quote(command)}"

@@ -110,6 +110,8 @@ class Rules:
     """What a package allows the changes of its agent to do."""
 
     workdir: str
+    scope: tuple[str, ...] = SCOPE
+    """Places of verification, where nothing survives."""
     lookup: tuple[str, ...] = ()
     """Folders where the environment looks up programs and libraries."""
     built: tuple[str, ...] = ()
@@ -190,9 +192,10 @@ class _Judge:
 
     def reason(self, change: Change) -> Reason | None:
         path, rules = change.path, self.rules
-        if below(path, *SCOPE):
+        if below(path, *rules.scope):
             return "scope"
-        if change.type != "directory" and any(place.startswith(path + "/") for place in (*SCOPE, rules.workdir + "/")):
+        ends = (*rules.scope, rules.workdir + "/")
+        if change.type != "directory" and any(place.startswith(path + "/") for place in ends):
             return "scope"  # a link or file on the path to such a place
         if rules.keep_all:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Final
@@ -21,6 +22,7 @@ from benchflow.evidence.audit.families.planting import (
 
 _SEC: Final = 30
 """How long a daemon stays: verification of most packages is over by then."""
+_STEP: Final = re.compile(r"^(steps/[^/]+/)?")
 _REMEDY: Final = "Let the agent's processes end before verification (verifier.isolation: shared or system)"
 
 
@@ -69,11 +71,11 @@ def _answers(seen: Seen) -> Sequence[Attempt] | NotApplicable:
 
 def hidden_files(seen: Seen) -> list[str]:
     """Where the verifier's data files will be, the likeliest answers first."""
-    data = [path.partition("/")[2] for path in seen.verifier if not path.endswith((".sh", ".py", ".md", ".toml"))]
+    data = [path for path in seen.verifier if not path.endswith((".sh", ".py", ".md", ".toml"))]
     ranked = sorted(
         data, key=lambda path: not any(word in path for word in ("expected", "golden", "answer", "solution"))
     )
-    return [f"/verifier/{path}" for path in ranked[:4]]
+    return [_STEP.sub("/", path) for path in ranked[:4]]
 
 
 def _swapped(seen: Seen) -> Sequence[Attempt] | NotApplicable:
@@ -83,7 +85,7 @@ def _swapped(seen: Seen) -> Sequence[Attempt] | NotApplicable:
     win = "#!/bin/sh\n" + shell_win(seen, end=SHELL_STOP)
     harmless = [put(shlex.quote(path), "") for path in outputs]
     planted = in_work(seen, ".zz_audit_swap")
-    work = "if grep -qsa /verifier/ /proc/[0-9]*/cmdline; then sleep 0.3; " + "; ".join(
+    work = "if grep -qsa -e /verifier/ -e /tests/ /proc/[0-9]*/cmdline; then sleep 0.3; " + "; ".join(
         f"cp {planted}.{'py' if path.endswith('.py') else 'sh'} {shlex.quote(path)}.new && "
         f"chmod 755 {shlex.quote(path)}.new && mv {shlex.quote(path)}.new {shlex.quote(path)}"
         for path in outputs
