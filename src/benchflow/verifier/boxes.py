@@ -21,7 +21,15 @@ from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.machine_settings.allowance import phase_settings
-from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
+from benchflow.sandbox.protocol import (
+    NO_SUCH_FILE,
+    OF_THE_FILE,
+    Change,
+    ExecResult,
+    FailedRequest,
+    NetworkPolicy,
+    Sandbox,
+)
 from benchflow.sandbox.task_policy import agent_users, asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier.agent_processes import end_agent
@@ -138,6 +146,8 @@ class Findings:
     """Why parts of the perturbation could not be applied."""
     reachable: bool = False
     """Whether the verifier's programs may have found something that the agent changed in the system."""
+    changes: Sequence[Change] = ()
+    """All changes of the agent."""
 
     def add(self, *notes: Issue) -> None:
         """Add notes that are not there yet."""
@@ -172,11 +182,16 @@ class BoxMaker:
         step follows, which may need what this verifier leaves.
         """
         async with self._opened(extra) as box:
+            making = self.scope.making
+            if making is not None:
+                await making.begin(box.sandbox)
             try:
                 yield box
             finally:
                 if self.scope.watch is not None:
                     await self.scope.watch.end(box.sandbox, box.user)
+                if making is not None:
+                    await making.end(box.sandbox)
                 self.findings.unreached += await box.sandbox.failed_requests()
                 self._note_forwarding(box.sandbox)
 
@@ -293,6 +308,7 @@ class BoxMaker:
             forked, survivors = await self._forked(await self.know(), tree)
         self.findings.reachable |= survivors.reachable
         self.findings.withhold(survivors.withheld)
+        self.findings.changes = survivors.all_changes
         async with stopping(forked):
             yield forked, await ground_of(self.environment, survivors)
 
@@ -369,6 +385,7 @@ class BoxMaker:
                 notes = await separate.carry_over(source, fresh, paths.items, services=self.sandbox, built=built)
                 self.findings.add(*notes)
                 self.findings.withhold(survivors.withheld)
+                self.findings.changes = survivors.all_changes
                 yield fresh, await ground_of(self.environment, survivors)
 
     async def _is_live(self, service: str) -> bool:

@@ -10,9 +10,10 @@ Its files are assembled on this machine and copied into a sandbox as one tree:
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,9 @@ from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocum
 if TYPE_CHECKING:
     from benchflow.sandbox.factory import Preparation
     from benchflow.verifier.perturbation import Perturbation
+    from benchflow.verifier.surviving.made_places import MadeByVerifier
     from benchflow.verifier.surviving.missed_lookups import MissedPaths
+    from benchflow.verifier.watched.making import Making
     from benchflow.verifier.watched.watch import Watch
 
 TEST_SCRIPT: Final = "test.sh"
@@ -67,6 +70,10 @@ class Scope:
     """Where system changes are kept: what its programs look for in vain on the environment as built."""
     watch: Watch | None = None
     """Collects what its programs look for."""
+    made: MadeByVerifier | None = None
+    """What it makes on the environment as built."""
+    making: Making | None = None
+    """Collects what it makes."""
     system_as_built: bool = False
     """Whether the system is seen as built although this isolation keeps its changes."""
     leaves_nothing: bool = False
@@ -257,6 +264,12 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_names(text))
 
 
+def paths_asked_for(text: str, workdir: str) -> frozenset[str]:
+    """Paths that a text mentions, from the working folder if they are relative."""
+    words = (word.rstrip("/") for word in _words(text) if "/" in word)
+    return frozenset(word if word.startswith("/") else f"{workdir}/{word.removeprefix('./')}" for word in words)
+
+
 def paths_of(text: str) -> frozenset[str]:
     """Absolute paths that a text mentions."""
     return frozenset(word.rstrip("/") for word in _words(text) if word.startswith("/"))
@@ -327,6 +340,13 @@ def assemble_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path:
 def place_of_trees(scope: Scope) -> Path:
     """A folder beside which the trees of a scope are."""
     return _copy(scope).root
+
+
+@functools.lru_cache(maxsize=32)
+def names_in(folders: Sequence[Path]) -> frozenset[str]:
+    """The names of all files and folders in the folders of a verifier."""
+    walked = (found for folder in folders for found in os.walk(folder))
+    return frozenset(name for _, inner, files in walked for name in (*inner, *files))
 
 
 def _copy(scope: Scope) -> Copy:

@@ -34,6 +34,7 @@ from benchflow.verifier.ground import (
 )
 from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
 from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
+from benchflow.verifier.surviving.made_places import MadeByVerifier
 from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import (
@@ -80,6 +81,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         home=home_as_built(built, env, scope.user),
         early=early_modules(built.stdlibs),
         missed=scope.missed or MissedPaths(),
+        made=scope.made or MadeByVerifier(),
     )
 
 
@@ -139,8 +141,10 @@ class Survivors:
     """Whether the agent changed accounts, and that is kept."""
     reachable: bool = False
     """Whether programs may look for something that is kept."""
+    all_changes: Sequence[Change] = ()
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
+        self.all_changes = changes
         self.withheld = withhold(changes, self.rules)
         known, folders = PathSet(item.path for item in self.withheld), PathSet(self.without_links)
         self.withheld += [

@@ -9,8 +9,8 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,11 +23,13 @@ from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WiderCheck, WithheldChange
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.inside.accounts import is_root
-from benchflow.sandbox.protocol import FailedRequest, Sandbox
+from benchflow.sandbox.protocol import Change, FailedRequest, Sandbox
+from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.task.taken import require_intact
 from benchflow.verifier.agent_processes import check_services, judge_ended
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
+from benchflow.verifier.narrowing import Narrowing, settled
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.shared_box import as_built
 from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_strategy
@@ -71,6 +73,13 @@ class Verification:
     """Why the perturbation, or a part of it, could not be applied."""
     reachable: bool = False
     """Whether programs of the verifier may have found something that the agent changed in the system."""
+    changes: Sequence[Change] = field(default=(), repr=False)
+    """All changes of the agent, for as long as it is not decided what they may do."""
+
+    @property
+    def reward(self) -> float:
+        """0 without a score."""
+        return self.verdict.reward if isinstance(self.verdict, Scored) else 0.0
 
     def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
@@ -85,6 +94,12 @@ class Verification:
             not_carried_over=NotCarriedOver(len(self.withheld), listed),
             wider=self.wider,
         )
+
+    def noting(self, note: Issue | None) -> Verification:
+        """The same with a note, unless it has it already."""
+        if note is None or note in self.diagnostics:
+            return self
+        return replace(self, diagnostics=(*self.diagnostics, note))
 
     @classmethod
     def refused(cls, verdict: Verdict, isolation: Isolation, step: str | None) -> Verification:
@@ -178,20 +193,15 @@ class Verifier:
         self, scope: Scope, name: str, output: Path | None, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
     ) -> Verification:
         """Verify, and find out whose fault a failure is."""
+        makes = self._makes(scope, name)
+        scope, known = await self._watching.with_made(scope, name) if makes else (scope, True)
+        narrowing = self._narrowing(scope, name, sandbox, rollout, makes=makes, known=known, soft=soft)
+
+        async def into(place: Path | None, seen: Scope) -> Verification:
+            return await self._attempt(seen, name, place, sandbox, rollout, soft=soft)
 
         async def attempt() -> Verification:
-            found = await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
-            scored = isinstance(found.verdict, Scored) and found.verdict.reward > 0
-            if not (scored and found.reachable and self._is_watched(scope, name)):
-                return found
-            from benchflow.verifier.watched.watched_verifiers import lookups_unknown
-
-            stricter, problem = await self._watching.without_found(scope, name, sandbox, rollout, soft=soft)
-            if problem is not None and (note := lookups_unknown(problem)) not in found.diagnostics:
-                found = replace(found, diagnostics=(*found.diagnostics, note))
-            if stricter is None:
-                return found
-            return await self._attempt(stricter, name, output, sandbox, rollout, soft=soft)
+            return await settled(scope, functools.partial(into, output), functools.partial(into, None), narrowing)
 
         async def pristine(lacking: Iterable[FailedRequest] = ()) -> Pristine:
             return await self._on_pristine(scope, name, rollout, lacking)
@@ -219,6 +229,31 @@ class Verifier:
             return replace(found, verdict=attribute(error, "infrastructure", "verify"))
         return found
 
+    def _narrowing(
+        self,
+        scope: Scope,
+        name: str,
+        sandbox: Sandbox | None,
+        rollout: Path | None,
+        *,
+        makes: bool,
+        known: bool,
+        soft: bool,
+    ) -> Narrowing:
+        """What of the agent's may win by its place. What the verifier makes may be `known`, and is withheld then."""
+        found = functools.partial(self._watching.without_found, name=name, sandbox=sandbox, rollout=rollout, soft=soft)
+        made = functools.partial(self._watching.without_made, name, rollout)
+        return Narrowing(
+            found if self._is_watched(scope, name) else None,
+            made if makes and not known else None,
+            self._watching.without_suspects if makes else None,
+        )
+
+    def _makes(self, scope: Scope, name: str) -> bool:
+        """Whether the verifier makes files in a box of its own."""
+        own = scope.isolation.rung != "open" and scope.config.service == MAIN_SERVICE and self.assess is None
+        return own and scope.strategy(name)[1].type not in _NOT_WATCHED
+
     async def _attempt(
         self, scope: Scope, name: str, output: Path | None, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
     ) -> Verification:
@@ -245,6 +280,7 @@ class Verifier:
             unreached=tuple(findings.unreached),
             not_applied=tuple(findings.not_applied),
             reachable=findings.reachable,
+            changes=findings.changes,
         )
 
     async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
@@ -316,10 +352,8 @@ class Verifier:
 
     async def _knowing(self, scope: Scope, name: str, findings: Findings, rollout: Path | None) -> Scope:
         """The scope with what its programs look for in vain where no agent was; what stays unknown is noted."""
-        from benchflow.verifier.watched.watched_verifiers import lookups_unknown
-
-        scope, problem = await self._watching.knowing(scope, name, rollout)
-        findings.add(*([lookups_unknown(problem)] if problem is not None else []))
+        scope, note = await self._watching.knowing(scope, name, rollout)
+        findings.add(*([note] if note is not None else []))
         return scope
 
     def _is_watched(self, scope: Scope, name: str) -> bool:

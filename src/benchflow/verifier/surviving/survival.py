@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
 from benchflow.verifier.surviving.found_first import is_folder, is_found_first, is_in_go_module, is_of_language
+from benchflow.verifier.surviving.made_places import MadeByVerifier
 from benchflow.verifier.surviving.missed_lookups import MissedPaths
 from benchflow.verifier.surviving.start_files import (
     NAME_SERVICES,
@@ -55,6 +56,7 @@ Reason = Literal[
     "hook",
     "option",
     "target",
+    "made",
     "bytecode",
     "link",
     "special",
@@ -71,6 +73,7 @@ REASONS: Final[dict[Reason, str]] = {
     "hook": "controls a test runner or a repository",
     "option": "has a name that programs take for an option",
     "target": "is a file that a makefile of the verifier makes",
+    "made": "is in the place of something that the verifier makes",
     "bytecode": "is bytecode",
     "link": "is a link to a place outside the working folder",
     "special": "is neither a file, a folder nor a link",
@@ -134,6 +137,8 @@ class Rules:
     """Modules that interpreters of the environment import before their hook."""
     missed: MissedPaths = field(default_factory=MissedPaths)
     """What the verifier's programs look for in vain on the environment as built."""
+    made: MadeByVerifier = field(default_factory=MadeByVerifier)
+    """What the verifier makes on the environment as built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +216,8 @@ class _Judge:
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and rules.missed.answers(change):
             reason = "lookup"
+        if reason is None and rules.made.takes(change):
+            reason = "made"
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
             reason = self._acting(change, names)
         if reason is None and change.type == "symlink" and change.kind != "deleted":

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 
-from benchflow.files.atomic import write_atomic
-from benchflow.files.bounded import RefusedFileError, read_regular
-from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.files.user_store import default_store
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.surviving.missed_lookups import (
     Lookups,
@@ -33,41 +26,22 @@ from benchflow.verifier.surviving.missed_lookups import (
     missed_folders,
     missed_paths,
 )
+from benchflow.verifier.watched.remembered import Remembered, VerifierKey
 from benchflow.verifier.watched.watch import Watch
 
 Attempt = Callable[[Scope], Awaitable[object]]
 
-_MOST_BYTES: Final = 64 << 20
 _MOST_TEXT: Final = 1 << 20
-_MOST_KNOWN: Final = 64
 _WATCH_SEC: Final = 60.0
 """How long a verifier is watched: one that waits for the work looked for its programs before."""
 _NEVER_STARTED: Final = frozenset({"halt", "init", "killall5", "poweroff", "reboot", "shutdown", "telinit"})
 
 
 @dataclass(frozen=True, slots=True)
-class LookupsKey:
-    """What the look-ups of a verifier depend on."""
-
-    content_digest: str
-    environment: str
-    sandbox: str
-    rules: str
-    step: str | None
-    strategy: str
-    variables: tuple[tuple[str, str], ...] = field(repr=False)
-    """Those of the verifier; only a digest of the whole key is written down."""
-
-    def place(self, folder: Path) -> Path:
-        key = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-        return folder / self.content_digest.removeprefix("sha256:") / f"{key}.lookups"
-
-
-@dataclass(frozen=True, slots=True)
 class Subject:
     """A verifier to watch: under which key it is known, and what its environment was built with."""
 
-    key: LookupsKey
+    key: VerifierKey
     programs: Container[str]
     workdir: str
 
@@ -76,38 +50,43 @@ AS_BUILT: Final = "as built"
 ORACLE: Final = "oracle"
 
 
+_PARTS: Final = ("missed", "asked", "found", "listed", "executed", "given")
+
+
+def _plain(known: Mapping[str, Lookups]) -> dict[str, dict[str, list[str]]]:
+    return {state: {name: sorted(getattr(lookups, name)) for name in _PARTS} for state, lookups in known.items()}
+
+
+def _read(document: Any) -> dict[str, Lookups]:
+    return {str(state): _lookups(item) for state, item in document.items()}
+
+
+def _lookups(item: Any) -> Lookups:
+    return Lookups(**{name: frozenset(map(str, item[name])) for name in _PARTS})
+
+
 class KnownLookups:
     """What verifiers look for, by key, and the state in which they do: the environment as built, or the oracle's."""
 
     def __init__(self) -> None:
-        self._known: Final[dict[LookupsKey, dict[str, Lookups]]] = {}
-        self.problems: Final[dict[LookupsKey, str]] = {}
+        self._known: Final[Remembered[dict[str, Lookups]]] = Remembered("lookups", _plain, _read, dict)
+        self.problems: Final[dict[VerifierKey, str]] = {}
         """Why something may be missing; such look-ups are used in this process and not kept."""
 
-    def recall(self, key: LookupsKey) -> dict[str, Lookups]:
+    def recall(self, key: VerifierKey) -> dict[str, Lookups]:
         """What is known, by state."""
-        found = self._known.get(key)
-        if found is None:
-            found = self._known.setdefault(key, _read(key.place(_folder())))
-            for oldest in list(self._known)[:-_MOST_KNOWN]:
-                self._known.pop(oldest, None)
-        return found
+        return self._known.recall(key)
 
-    def remember(self, key: LookupsKey, state: str, watch: Watch) -> None:
+    def remember(self, key: VerifierKey, state: str, watch: Watch) -> None:
         known = self.recall(key)
         known[state] = watch.lookups
         if watch.problem is not None:
             self.problems[key] = watch.problem
-        if key in self.problems:
-            return
-        with suppress(OSError):  # then the next process watches again
-            place = key.place(_folder())
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(place, json.dumps({name: _plain(item) for name, item in known.items()}))
+        self._known.remember(key, known, keep=key not in self.problems)
 
 
 KNOWN: Final = KnownLookups()
-_locks: Final[dict[tuple[int, LookupsKey], anyio.Lock]] = {}
+_locks: Final[dict[tuple[int, VerifierKey], anyio.Lock]] = {}
 
 
 async def knowing(scope: Scope, subject: Subject, attempt: Attempt) -> Scope:
@@ -183,30 +162,3 @@ def named_by(folders: Sequence[Path], prompt: str) -> tuple[Named, frozenset[str
 def _text(file: Path) -> str:
     with file.open("rb") as opened:
         return opened.read(_MOST_TEXT).decode(errors="replace")
-
-
-def _folder() -> Path:
-    """Beside the proofs of isolation, which are for the same packages and environments."""
-    return default_store() / "proofs"
-
-
-def _plain(lookups: Lookups) -> dict[str, list[str]]:
-    return {name: sorted(getattr(lookups, name)) for name in _PARTS}
-
-
-def _read(place: Path) -> dict[str, Lookups]:
-    """What a file has; one that is damaged has nothing."""
-    try:
-        document = parse_json(read_regular(place, max_bytes=_MOST_BYTES))
-        with suppress(OSError):  # `bench cache prune` goes by the last use
-            os.utime(place)
-        return {str(name): _lookups(item) for name, item in document.items()}
-    except (OSError, RefusedFileError, StrictJSONError, AttributeError, KeyError, TypeError):
-        return {}
-
-
-def _lookups(item: Any) -> Lookups:
-    return Lookups(**{name: frozenset(map(str, item[name])) for name in _PARTS})
-
-
-_PARTS: Final = ("missed", "asked", "found", "listed", "executed", "given")
