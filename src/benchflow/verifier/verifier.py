@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -193,8 +194,10 @@ class Verifier:
         self, scope: Scope, name: str, output: Path | None, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
     ) -> Verification:
         """Verify, and find out whose fault a failure is."""
-        makes = self._makes(scope, name)
-        scope, known = await self._watching.with_made(scope, name) if makes else (scope, True)
+        makes, known = self._makes(scope, name), True
+        if makes:
+            with suppress(BenchflowError):  # what is wrong with the scope is said when it is verified
+                scope, known = await self._watching.with_made(scope, name)
         narrowing = self._narrowing(scope, name, sandbox, rollout, makes=makes, known=known, soft=soft)
 
         async def into(place: Path | None, seen: Scope) -> Verification:

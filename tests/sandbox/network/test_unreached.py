@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+from benchflow.sandbox.network import attempt_log
 from benchflow.sandbox.network.attempt_log import AuditLog, unreached
 
 
@@ -36,7 +39,7 @@ def test_names_of_the_own_machine_and_refused_numbers_are_no_downloads() -> None
 
 def test_an_address_that_never_answers_is_not_reached(monkeypatch) -> None:
     log, now = AuditLog(), 100.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(attempt_log, "time", SimpleNamespace(monotonic=lambda: now))  # not that of servers in threads
     for connection, host in ((1, "given.up"), (2, "still.waited.for"), (3, "slow.but.there"), (4, "said.goodbye")):
         log.record("connect", host, 443, "allowed")
         log.asked(connection, host, 443)
