@@ -95,11 +95,25 @@ def test_what_was_there_before_is_not_made():
         ((), ("python",), (), False),
         ((), ("python",), ("python",), True),
         (("/app/env/python",), (), (), False),
+        (("/app/env", "/app/env/python"), (), ("python",), True),
     ],
 )
 def test_what_the_task_asks_for_stays_unless_the_verifier_has_a_file_of_that_name(asked, words, own, expected):
     made = MadeByVerifier(FILES, frozenset(own), frozenset(asked), frozenset(words))
     assert made.takes(change("/app/env/python")) is expected
+
+
+def test_what_is_no_file_stays_nowhere_in_the_place_of_a_file_or_folder():
+    made = MadeByVerifier(FILES, asked=frozenset({"/app/env", "/app/test.py"}), words=frozenset({"env", "test.py"}))
+    assert made.takes(change("/app/env", "symlink"))
+    assert made.takes(change("/app/test.py", "directory"))
+
+
+@pytest.mark.parametrize("kind", ["added", "changed"])
+def test_a_file_called_like_the_one_that_is_copied_there_never_stays(kind):
+    made = MadeByVerifier(places(change("/app/test.py", kind=kind)), frozenset({"test.py"}))
+    assert made.takes(change("/app/test.py", kind=kind))
+    assert not made.takes(change("/app/other/test.py"))
 
 
 def test_names_that_the_verifier_uses_and_the_task_does_not_are_suspect():

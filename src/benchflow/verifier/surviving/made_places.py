@@ -44,6 +44,9 @@ class MadePlaces:
         parts = ("files", "folders", "replaced", "programs")
         return MadePlaces(*(getattr(self, name) | getattr(other, name) for name in parts))
 
+    def has_file(self, path: str) -> bool:
+        return path in self.files or path in self.replaced or path in self._above
+
     def taken_by(self, change: Change, *, as_root: bool) -> bool:
         """Whether a change of the agent stands where the verifier, working `as_root`, would make something.
 
@@ -81,10 +84,17 @@ class MadeByVerifier:
     """Paths that are withheld to see what the verifier makes without them."""
 
     def takes(self, change: Change) -> bool:
-        """Whether a change is withheld because the verifier makes what is there."""
-        if change.path in self.suspected:
+        """Whether a change is withheld because the verifier makes what is there.
+
+        A file that the task asks for stays, unless it is called like a file of the verifier's: that is a copy then.
+        """
+        path = change.path
+        if path in self.suspected:
             return True
-        return self.places.taken_by(change, as_root=self.as_root) and not self._is_asked_for(change.path)
+        if change.type == "file" and path.rpartition("/")[2] in self.own:
+            return change.kind != "deleted" and self.places.has_file(path)
+        taken = self.places.taken_by(change, as_root=self.as_root)
+        return taken and not (change.type == "file" and self._is_asked_for(path))
 
     def suspects(self, changes: Sequence[Change]) -> list[frozenset[str]]:
         """What a verifier could keep instead of its own, by names that the task does not use: first those of the
