@@ -299,7 +299,9 @@ async def test_a_judge_role_is_asked_about_less_of_long_evidence(bench, package,
         ---
         verifier:
           strategies:
-            role: {type: agent-judge, role: reviewer, isolation: verifier-only, inputs: [/app/a.txt], model: openai/test-model}
+            role:
+              {type: agent-judge, role: reviewer, isolation: verifier-only, inputs: [/app/a.txt],
+               model: openai/test-model}
         ---
         ## role:reviewer
 

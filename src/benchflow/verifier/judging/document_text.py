@@ -1,6 +1,6 @@
 """The text of one Office or PDF file, printed by a process of its own: `python -I document_text.py FILE CHARS [PATH…]`.
 
-Whoever starts it limits its time. It limits its memory and what it unpacks, stops after CHARS characters, and exits
+The caller limits its time. It limits its own memory and what it unpacks, stops after CHARS characters, and exits
 with 1 if the file cannot be read. `PATH` are further places of Python packages. Uses the standard library and `pypdf`.
 """
 
