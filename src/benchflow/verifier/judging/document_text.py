@@ -95,6 +95,8 @@ class _Words:
 
     def _add(self, text: str) -> None:
         self._text += text
+        if len(self._text) > _PIECE:  # more than anybody is shown
+            self._cut()
 
     def _cut(self) -> None:
         if self._text.strip():
