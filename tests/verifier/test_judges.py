@@ -355,6 +355,29 @@ async def test_a_file_that_takes_too_long_to_read_leaves_a_note(tmp_path, monkey
     assert small.text == "word"
 
 
+PYPDF = """\
+class Page:
+    def __init__(self, text):
+        self.text = text
+    def extract_text(self):
+        return self.text
+
+class PdfReader:
+    def __init__(self, path):
+        self.pages = [Page(word) for word in open(path).read().split()]
+"""
+
+
+async def test_a_pdf_is_read_with_the_package_that_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "places" / "pypdf").mkdir(parents=True)
+    (tmp_path / "places" / "pypdf" / "__init__.py").write_text(PYPDF)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.pdf").write_text("one two")
+    monkeypatch.syspath_prepend(str(tmp_path / "places"))
+    (found,) = await read_deliverables(tmp_path / "work")
+    assert found.text == "one\ntwo"
+
+
 @given(st.lists(st.integers(0, 5_000), max_size=60), st.integers(1_000, 50_000))
 def test_what_is_shown_fits_and_cuts_only_the_longest(lengths, chars):
     files = [Deliverable(f"{number:03}", "x" * length) for number, length in enumerate(lengths)]
