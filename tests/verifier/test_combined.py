@@ -6,6 +6,8 @@ import hashlib
 import http.server
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -235,6 +237,44 @@ async def test_a_command_scores_the_sealed_bundle(bench, package):
         assert json.loads((it.output / "leaderboard-record.json").read_text())["id"] == "run-7"
 
 
+READS_THE_WORK = """\
+    set -e
+    read -r code < /app/model.txt
+    case $code in
+      right) echo '{"reward": 1.0}';;
+      wrong) echo '{"reward": 0.0}';;
+      refused) echo '{"status": "rejected", "message": "not a model"}';;
+      text) echo 'not JSON';;
+      list) echo '[1]';;
+      another) echo '{"reward": 1.0, "seal": "sha256:0"}';;
+      beyond) echo '{"reward": 7}';;
+      nothing) ;;
+      *) exit 3;;
+    esac
+    """
+
+
+@pytest.mark.parametrize("work", ["refused", "text", "list", "another", "beyond", "nothing", "odd"])
+async def test_a_submission_that_breaks_the_scorers_command_is_scored_0(bench, package, work):
+    async with bench(package(files=board("command: sh scorer.sh", READS_THE_WORK))) as it:
+        await it.agent(f"echo {work} > model.txt")
+        found = await it.verify()
+        assert isinstance(found.verdict, Scored), found
+        assert found.verdict.reward == 0
+        assert [note.code for note in found.diagnostics] == ["agent-broke-verification"]
+        await it.agent("echo right > model.txt")
+        assert (await it.verify()).verdict.reward == 1
+
+
+async def test_a_submission_that_a_server_cannot_answer_stays_unscored(bench, package):
+    """Without a submission nothing is sent, so nothing shows that the server works."""
+    handler = type("Handler", (_Scorer,), {"answer": b"not JSON", "seen": []})
+    with served(handler) as port:
+        async with bench(package(files=board(f"url: 'http://127.0.0.1:{port}/submit'"))) as it:
+            await it.agent("echo weights > model.txt")
+            assert (await it.verify()).verdict.code == "scorer-unusable"
+
+
 async def test_without_an_answer_the_result_is_pending_and_can_be_completed_later(bench, package):
     async with bench(package(files=board("command: sh scorer.sh", "exit 75\n"))) as it:
         await it.agent("echo weights > model.txt")
@@ -258,12 +298,13 @@ async def test_a_bundle_that_was_changed_is_not_completed(bench, package):
 
 class _Scorer(http.server.BaseHTTPRequestHandler):
     status = 200
+    answer: bytes | None = None
     seen: list[dict[str, object]] = []
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.seen.append({"body": body, "authorization": self.headers.get("Authorization")})
-        answer = json.dumps({"reward": 0.6, "seal": body["manifest"]["seal"]}).encode()
+        answer = self.answer or json.dumps({"reward": 0.6, "seal": body["manifest"]["seal"]}).encode()
         self.send_response(self.status)
         self.end_headers()
         self.wfile.write(answer if self.status == 200 else b"")
@@ -272,23 +313,30 @@ class _Scorer(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(200, 0.6), (503, "pending"), (403, "scorer-refused")])
-async def test_a_url_gets_the_bundle_with_its_secret(bench, package, status, outcome):
-    handler = type("Handler", (_Scorer,), {"status": status, "seen": []})
+@contextmanager
+def served(handler: type[_Scorer]) -> Iterator[int]:
+    """The port of a scorer for the length of a block."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        how = f"url: 'http://127.0.0.1:{server.server_port}/submit', secret: BOARD_TOKEN"
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, 0.6), (503, "pending"), (403, "scorer-refused")])
+async def test_a_url_gets_the_bundle_with_its_secret(bench, package, status, outcome):
+    handler = type("Handler", (_Scorer,), {"status": status, "seen": []})
+    with served(handler) as port:
+        how = f"url: 'http://127.0.0.1:{port}/submit', secret: BOARD_TOKEN"
         frontmatter = "benchflow: {secrets: [{name: BOARD_TOKEN, scope: verifier}]}\n"
         async with bench(package(frontmatter, board(how)), BOARD_TOKEN="t0ken-value") as it:
             await it.agent("echo weights > model.txt")
             verdict = (await it.verify()).verdict
             assert (verdict.reward if isinstance(verdict, Scored) else verdict.code) == outcome
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert handler.seen[0]["authorization"] == "Bearer t0ken-value"
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
+import zipfile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchflow.rewards import Scored
 from benchflow.testing import Answer, Fault, Malformed, ModelServer
+from benchflow.verifier.judging import deliverables
+from benchflow.verifier.judging.deliverables import Deliverable, read_deliverables, within
 
 pytestmark = [
     pytest.mark.anyio,
@@ -209,3 +216,175 @@ async def test_the_judge_of_the_configuration_needs_no_document(bench, package):
             await it.agent(WORK)
             assert (await it.verify()).verdict.reward == 1
     assert server.requests[0].model == "m"
+
+
+class SmallContext(http.server.BaseHTTPRequestHandler):
+    """A model that refuses long questions and says no to all others."""
+
+    limit = 1 << 30
+    refused: list[int] = []
+    asked: list[str] = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if len(body) > self.limit:
+            self.refused.append(len(body))
+            error = {
+                "message": "This model's maximum context length is 1000 tokens.",
+                "code": "context_length_exceeded",
+            }
+            return self._answer(400, {"error": error})
+        self.asked.append(json.loads(body)["messages"][-1]["content"])
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": '{"score": "no"}'}}
+        return self._answer(
+            200, {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        )
+
+    def _answer(self, status, content):
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def small_context():
+    """Starts such a model; gives its class and the variables of who asks it."""
+    servers = []
+
+    def start(limit):
+        handler = type("Handler", (SmallContext,), {"limit": limit, "refused": [], "asked": []})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        return handler, {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+ONE = """\
+    [judge]
+    model = "openai/test-model"
+    [[criterion]]
+    name = "right"
+    description = "The answer is 42."
+    """
+ONE_FILES = {"verifier/verifier.md": JUDGE, "verifier/rubric.toml": ONE}
+MUCH = "seq 5000 | head -c 15000 > n.txt; for i in $(seq 100 220); do cp n.txt n$i.txt; done; "
+
+
+async def test_more_work_than_a_judge_can_read_is_judged_by_what_it_can(bench, package, small_context):
+    model, variables = small_context(100_000)
+    async with bench(package("", ONE_FILES), **variables) as it:
+        await it.agent(f"{MUCH} {WORK}")
+        found = await it.verify()
+    assert isinstance(found.verdict, Scored), found
+    assert found.verdict.reward == 0
+    assert max(model.refused) < 1_000_000, "what is asked first is limited too"
+    assert "the answer is 42" in model.asked[0], "a short file is shown whole"
+    assert model.asked[0].count("[truncated here]") == 122
+
+
+async def test_a_judge_role_is_asked_about_less_of_long_evidence(bench, package, small_context):
+    role = """\
+        ---
+        verifier:
+          strategies:
+            role:
+              {type: agent-judge, role: reviewer, isolation: verifier-only, inputs: [/app/a.txt],
+               model: openai/test-model}
+        ---
+        ## role:reviewer
+
+        Judge it.
+        """
+    model, variables = small_context(20_000)
+    async with bench(package("", {"verifier/verifier.md": role}), **variables) as it:
+        await it.agent("seq 9000 > a.txt")
+        found = await it.verify()
+    assert (found.verdict.category, found.verdict.code) == ("judge", "judge-answer-invalid"), (
+        "this model gives no number"
+    )
+    assert len(model.asked[0]) < 20_000 < min(model.refused)
+
+
+async def test_a_question_that_is_too_long_without_the_work_is_not_repeated(bench, package, small_context):
+    model, variables = small_context(300)
+    async with bench(package("", ONE_FILES), **variables) as it:
+        await it.agent(WORK)
+        verdict = (await it.verify()).verdict
+    assert (verdict.category, verdict.code, len(model.refused)) == ("judge", "judge-unavailable", 1)
+
+
+def slides(path, *parts):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, part in enumerate(parts):
+            archive.writestr(f"ppt/slides/slide{number}.xml", part)
+
+
+async def test_office_files_are_read_up_to_what_a_judge_is_shown(tmp_path):
+    slides(
+        tmp_path / "a.pptx",
+        "<a><b>one</b> <c>two<d/>after</c></a>",
+        "<a>three</a>",
+        "<a>" + "<b>x</b>" * 20_000 + "</a>",
+    )
+    slides(tmp_path / "broken.pptx", "<a><b>")
+    slides(tmp_path / "entity.pptx", '<!DOCTYPE a [<!ENTITY e "x">]><a>&e;</a>'.encode("utf-16"))
+    (tmp_path / "not.docx").write_text("no archive")
+    (only,) = await read_deliverables(tmp_path)
+    assert (only.name, only.truncated, len(only.text)) == ("a.pptx", True, 15_000)
+    assert only.text.startswith("one two after three x x")
+
+
+async def test_a_file_that_takes_too_long_to_read_leaves_a_note(tmp_path, monkeypatch):
+    monkeypatch.setattr(deliverables, "_FILE_SEC", 0.3)
+    slides(tmp_path / "bomb.pptx", *["<a>" + "<b/>" * 2_000_000 + "</a>"] * 4)
+    slides(tmp_path / "small.pptx", "<a>word</a>")
+    bomb, small = await read_deliverables(tmp_path)
+    assert "could not be read within the time limit" in bomb.text
+    assert small.text == "word"
+
+
+PYPDF = """\
+class Page:
+    def __init__(self, text):
+        self.text = text
+    def extract_text(self):
+        return self.text
+
+class PdfReader:
+    def __init__(self, path):
+        self.pages = [Page(word) for word in open(path).read().split()]
+"""
+
+
+async def test_a_pdf_is_read_with_the_package_that_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "places" / "pypdf").mkdir(parents=True)
+    (tmp_path / "places" / "pypdf" / "__init__.py").write_text(PYPDF)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.pdf").write_text("one two")
+    monkeypatch.syspath_prepend(str(tmp_path / "places"))
+    (found,) = await read_deliverables(tmp_path / "work")
+    assert found.text == "one\ntwo"
+
+
+@given(st.lists(st.integers(0, 5_000), max_size=60), st.integers(1_000, 50_000))
+def test_what_is_shown_fits_and_cuts_only_the_longest(lengths, chars):
+    files = [Deliverable(f"{number:03}", "x" * length) for number, length in enumerate(lengths)]
+    shown = [item for item in within(files, chars) if item.name != "(more)"]
+    assert sum(len(item.name) + len(item.text) for item in shown) <= chars
+    longest = max((len(item.text) for item in shown), default=0)
+    assert all(item.truncated or item in files for item in shown)
+    assert all(len(item.text) >= longest - 1 for item in shown if item.truncated)
+    if sum(len(item.name) + len(item.text) for item in files) <= chars and len(files) * 200 <= chars:
+        assert shown == files

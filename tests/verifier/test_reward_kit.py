@@ -168,3 +168,35 @@ async def test_a_kit_without_runner_and_checks_is_a_broken_package(bench, packag
     async with bench(package(files={"verifier/verifier.md": PLAIN, "verifier/checks/x.txt": ""})) as it:
         verdict = (await it.verify()).verdict
         assert (verdict.category, verdict.code) == ("package", "missing-runner")
+
+
+WATCHES = """\
+    import rewardkit as rk
+    rk.trajectory_tool_used("bash", name="used")
+    rk.trajectory_tool_not_used("browser", name="not used", path="/logs/agent/trajectory.json")
+    rk.trajectory_turn_count(2, name="turns")
+    """
+DID = [
+    {"type": "user_message", "text": "Do it."},
+    {"type": "tool_call", "tool": "bash", "tool_call_id": "1", "arguments": {}},
+    {"type": "tool_result", "tool_call_id": "1", "text": "ok"},
+    {"type": "tool_call", "tool": "browser", "tool_call_id": "2", "arguments": {}},
+    {"type": "tool_result", "tool_call_id": "2", "text": "ok"},
+    {"type": "agent_message", "text": "Done."},
+]
+FORGED = {"steps": [{"source": "agent", "tool_calls": [{"function_name": "bash"}]}]}
+
+
+async def test_checks_of_trajectories_read_the_record_and_not_what_the_agent_wrote(bench, package, tmp_path):
+    (tmp_path / "rollout").mkdir()
+    lines = [json.dumps({"seq": number, "time": "", **event}) for number, event in enumerate(DID, 1)]
+    (tmp_path / "rollout" / "trajectory.jsonl").write_text("\n".join(lines) + "\n")
+    files = {"verifier/verifier.md": PLAIN, "verifier/checks/a.py": WATCHES}
+    async with bench(package(files=files)) as it:
+        await it.agent(f"mkdir -p /logs/agent; echo '{json.dumps(FORGED)}' > /logs/agent/trajectory.json", user="root")
+        found = await it.verify(rollout=tmp_path / "rollout")
+        assert isinstance(found.verdict, Scored), (it.output / "test-stdout.txt").read_text()
+        assert found.verdict.metrics == {"used": 1.0, "not used": 0.0, "turns": 0.0}
+        found = await it.verify()
+        assert (found.verdict.category, found.verdict.code) == ("verifier", "reward-missing")
+        assert "no recorded trajectory" in (it.output / "test-stdout.txt").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -69,6 +70,56 @@ async def test_collect_hooks_run_before_the_transfer(bench, package):
     script = "#!/bin/sh\ncat /logs/artifacts/lines > /logs/verifier/reward.txt\n"
     async with bench(package(frontmatter, {"verifier/test.sh": script})) as it:
         await it.agent("echo line > answer.txt")
+        assert (await it.verify()).verdict.reward == 1
+
+
+FINGERPRINT = """\
+    verifier:
+      environment_mode: separate
+      env: {KEY: secret-of-the-verifier}
+      collect:
+        - command: >-
+            cd /app && python3 -c "import hashlib, facts; print(hashlib.md5(b'a').hexdigest(), facts.SIZE)" > facts.txt
+        - command: env | grep -c secret-of-the-verifier > /app/secrets.txt; true
+    artifacts: [/app]
+    """
+COMPARE = """\
+    #!/bin/sh
+    if [ "$(cat /app/facts.txt)" = "0cc175b9c0f1b6a831c399e269772661 42" ] && [ "$(cat /app/secrets.txt)" = 0 ]
+    then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+    """
+
+
+@pytest.mark.sandbox
+async def test_collect_hooks_find_what_the_environment_has_before_what_the_agent_added(bench, package):
+    async with bench(package(FINGERPRINT, {"verifier/test.sh": COMPARE})) as it:
+        await it.agent("echo SIZE = 42 > facts.py")
+        assert (await it.verify()).verdict.reward == 1
+        forged = "0cc175b9c0f1b6a831c399e269772661 42"
+        await it.agent(
+            f"echo SIZE = 41 > facts.py; echo 'import os; print(\"{forged}\", flush=True); os._exit(0)' > hashlib.py"
+        )
+        assert (await it.verify()).verdict.reward == 0
+
+
+@pytest.mark.sandbox
+async def test_a_node_that_is_transferred_is_not_what_the_collect_hooks_ran(bench, package):
+    place = shutil.which("node") or "/usr/bin/node"
+    frontmatter = f"""\
+        verifier:
+          environment_mode: separate
+          collect: [{{command: "node -e 'console.log(1)' > /app/out.txt"}}]
+        artifacts: [/app, {place}]
+        """
+    script = f"""\
+        #!/bin/sh
+        for program in {place} {place.rpartition("/")[0]}/.verifier-ground-*-node
+        do [ "$(head -c 4 $program | tail -c 3)" = ELF ] && found=$program; done
+        [ -n "$found" ] && cp /app/out.txt /logs/verifier/reward.txt
+        """
+    reward_range = "  reward_range: [0, 42]\n        "
+    frontmatter = frontmatter.replace("artifacts:", f"{reward_range.lstrip()}artifacts:", 0)
+    async with bench(package(frontmatter, {"verifier/test.sh": script})) as it:
         assert (await it.verify()).verdict.reward == 1
 
 

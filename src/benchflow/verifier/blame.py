@@ -29,9 +29,6 @@ PristineKey = tuple[object, ...]
 """Package, environment, step, strategy and variables of a verification on the pristine environment."""
 
 _OF_THE_STATE: Final[Mapping[Category, frozenset[str]]] = {
-    "verifier": frozenset(
-        {"crashed", "reward-invalid", "reward-mismatch", "reward-missing", "timeout", "verifier-failed"}
-    ),
     "environment": frozenset({"listing-failed", "transfer-failed"}),
     "sandbox": frozenset(
         {
@@ -44,6 +41,13 @@ _OF_THE_STATE: Final[Mapping[Category, frozenset[str]]] = {
 }  # fmt: skip
 """Failures that files of the agent can cause. A box or helper that is gone, a full machine, judges, missing variables
 and unsupported features are not among them: these are never the agent's result."""
+_NOT_OF_THE_STATE: Final = frozenset({
+    "gain-degenerate", "gain-invalid", "input-invalid", "input-missing", "network-failed", "not-reached",
+    "oracle-failed", "pending", "scorer-refused", "scorer-unusable", "seal-broken",
+})  # fmt: skip
+"""Failures of verifiers that cannot be compared, because the pristine environment has none of what failed: cases of the
+package, records of the runtime, remote scorers, answers that come later. Every other one, of a plugin too, may be due
+to the state, which the verifier reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,11 @@ _LISTED: Final = 10
 
 def may_be_of_the_state(verdict: Verdict) -> bool:
     """Whether the state that was verified can be the cause of a failure."""
-    return isinstance(verdict, Unscored) and verdict.code in _OF_THE_STATE.get(verdict.category, frozenset())
+    if not isinstance(verdict, Unscored):
+        return False
+    if verdict.category == "verifier":
+        return verdict.code not in _NOT_OF_THE_STATE
+    return verdict.code in _OF_THE_STATE.get(verdict.category, frozenset())
 
 
 async def on_pristine(

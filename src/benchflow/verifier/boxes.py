@@ -5,9 +5,9 @@ A `Box` is a sandbox in verifier scope: commands of the verifier, what they prin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,10 +38,11 @@ from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, 
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree, place_of_trees
 from benchflow.verifier.shared_box import CLOSED, Survivors, as_built, fork_for_verification, ground_of
 from benchflow.verifier.surviving.path_patterns import fixed_part
-from benchflow.verifier.surviving.survival import Withheld
+from benchflow.verifier.surviving.survival import Withheld, below
 
 if TYPE_CHECKING:
     from benchflow.verifier.perturbation import Applied, Perturbation
+    from benchflow.verifier.separate_box import Transfer
 
 MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20
@@ -369,11 +370,8 @@ class BoxMaker:
             beside=self._has_services(),
         )
         async with stopping(source):
-            for number, hook in enumerate(self.scope.config.collect):
-                place = source if hook.service == MAIN_SERVICE else self.sandbox.service(hook.service)
-                timeout = hook.timeout_sec or self.scope.config.timeout_sec
-                result = await place.exec(hook.command, user="root", timeout=timeout)
-                self.findings.add(*separate.collected(result, f"verifier.collect[{number}]", timeout))
+            ground = await ground_of(self.environment, survivors)
+            await self._collect(source, ground, declared)
             paths = await separate.expanded(source, declared)
             self.findings.add(*paths.notes)
             fresh = self.environment.backend.create(spec)
@@ -386,7 +384,32 @@ class BoxMaker:
                 self.findings.add(*notes)
                 self.findings.withhold(survivors.withheld)
                 self.findings.changes = survivors.all_changes
-                yield fresh, await ground_of(self.environment, survivors)
+                yield fresh, ground
+
+    async def _collect(self, source: Sandbox, ground: Ground, declared: Iterable[Transfer]) -> None:
+        """Run the commands that come before the transfer, on the ground of the verifier: they read what an agent left.
+
+        They get none of the verifier's own variables, which may be secrets.
+        """
+        from benchflow.verifier import separate_box as separate
+
+        box = None
+        for number, hook in enumerate(self.scope.config.collect):
+            timeout = hook.timeout_sec or self.scope.config.timeout_sec
+            if hook.service != MAIN_SERVICE:
+                result = await self.sandbox.service(hook.service).exec(hook.command, user="root", timeout=timeout)
+            else:
+                box = box or await self._collecting(source, ground, declared)
+                result = await box.run(hook.command, cwd=source.spec.workdir, timeout=timeout)
+            self.findings.add(*separate.collected(result, f"verifier.collect[{number}]", timeout))
+
+    async def _collecting(self, source: Sandbox, ground: Ground, declared: Iterable[Transfer]) -> Box:
+        # What stands in the place of a program must not be transferred as if it were the program.
+        moved = [fixed_part(path.source) for path in declared]
+        kept = replace(ground, nodes=tuple(node for node in ground.nodes if not below(node, *moved)))
+        await kept.lay(source, whole=True)
+        env = {**pinned_variables(self.scope.config.pytest_plugins), **ground.variables}
+        return Box(source, "root", env, live=True, ground=ground)
 
     async def _is_live(self, service: str) -> bool:
         if self.scope.isolation.rung != "open":

@@ -144,7 +144,7 @@ def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:
         raise VerifierFailure(message, code="timeout", path=path)
     if result.ok:
         return []
-    said = " ".join(result.stderr.decode(errors="replace").split())[-_LAST_WORDS:]
+    said = " ".join((result.stdout + result.stderr).decode(errors="replace").split())[-_LAST_WORDS:]
     message = f"The command exited with code {result.exit_code}{f': {said}' if said else '.'}"
     return [Issue("collect-failed", "warning", path, message)]
 

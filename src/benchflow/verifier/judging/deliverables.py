@@ -1,31 +1,40 @@
-"""The deliverables of an agent as text for a judge: limited in size, plain files only."""
+"""The deliverables of an agent as text for a judge: plain files only, limited in size, in time and in total."""
 
 from __future__ import annotations
 
 import csv
 import io
-import zipfile
-from collections.abc import Iterable
-from dataclasses import dataclass
-from importlib import import_module
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree as ET
+
+import anyio
+import anyio.to_thread
+
+from benchflow.sandbox.host_process import run_process
+from benchflow.verifier.judging import document_text
 
 MAX_FILE_BYTES: Final = 50 << 20
 MAX_CHARS: Final = 15_000
+"""Of one file."""
+MAX_TOTAL_CHARS: Final = 600_000
+"""Of all files that one prompt shows."""
+_LEAST_CHARS: Final = 200
+"""Less of a file says nothing: the last files are left out instead."""
+_FILE_SEC: Final = 10.0
+_ALL_SEC: Final = 60.0
+"""How long Office and PDF files may take to read, each and together."""
 _TEXT: Final = frozenset({
     "", ".md", ".txt", ".json", ".csv", ".tsv", ".py", ".sh", ".js", ".ts", ".html", ".css", ".xml", ".yaml", ".yml",
     ".toml", ".ini", ".cfg", ".rst", ".tex", ".sql", ".c", ".h", ".cpp", ".go", ".rs", ".java", ".rb", ".log", ".diff",
     ".patch", ".jsonl",
 })  # fmt: skip
-_OFFICE: Final = {
-    ".docx": ("word/document.xml",),
-    ".pptx": ("ppt/slides/",),
-    ".xlsx": ("xl/sharedStrings.xml", "xl/worksheets/"),
-}
 FOLDERS: Final = ("", "output", "workspace/output")
 """Where deliverables are, below the folder that is judged."""
+_DOCUMENTS: Final = frozenset({*document_text.OFFICE, ".pdf"})
 _HIDDEN: Final = frozenset({"rubric.json", "rubric.toml"})
 
 
@@ -38,21 +47,61 @@ class Deliverable:
     truncated: bool = False
 
 
-def read_deliverables(folder: Path) -> list[Deliverable]:
+async def read_deliverables(folder: Path) -> list[Deliverable]:
     """The files of a folder and its output folders, by name; hidden, linked, huge and unreadable ones are left out."""
-    found: dict[str, Deliverable] = {}
+    until = anyio.current_time() + _ALL_SEC
+    found: list[Deliverable] = []
+    for path in await anyio.to_thread.run_sync(_files, folder):
+        is_document = path.suffix.lower() in _DOCUMENTS
+        text = await (_document_text(path, until) if is_document else anyio.to_thread.run_sync(_plain_text, path))
+        if text is not None:
+            name = path.relative_to(folder).as_posix()
+            found.append(Deliverable(name, text[:MAX_CHARS], len(text) > MAX_CHARS))
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return list(_found(folder))
+
+
+def _found(folder: Path) -> Iterator[Path]:
     for part in FOLDERS:
         place = folder / part if part else folder
         if not place.is_dir() or place.is_symlink():
             continue
         for path in sorted(place.iterdir()):
-            name = path.relative_to(folder).as_posix()
             if path.name.startswith(".") or path.name in _HIDDEN or path.is_symlink() or not path.is_file():
                 continue
-            text = _text_of(path)
-            if text is not None:
-                found[name] = Deliverable(name, text[:MAX_CHARS], len(text) > MAX_CHARS)
-    return list(found.values())
+            if path.stat().st_size <= MAX_FILE_BYTES:
+                yield path
+
+
+def within(deliverables: Sequence[Deliverable], chars: int) -> list[Deliverable]:
+    """What of the files fits into so many characters: short ones whole, the longer ones cut to the same length.
+
+    Where that would leave almost nothing of each, the last files are left out, and one more says how many.
+    """
+    shown = list(deliverables[: max(chars // _LEAST_CHARS, 1)])
+    level = _level([len(item.name) + len(item.text) for item in shown], chars)
+    cut = [_cut(item, level - len(item.name)) for item in shown]
+    if hidden := len(deliverables) - len(shown):
+        cut.append(Deliverable("(more)", f"{hidden:,} more files are not shown."))
+    return cut
+
+
+def _level(lengths: Iterable[int], chars: int) -> int:
+    """The length to which the longest have to be cut, so that all together have so many characters."""
+    ordered = sorted(lengths)
+    for number, length in enumerate(ordered):
+        share = chars // (len(ordered) - number)
+        if length > share:
+            return share
+        chars -= length
+    return ordered[-1] if ordered else 0
+
+
+def _cut(item: Deliverable, chars: int) -> Deliverable:
+    return item if len(item.text) <= chars else replace(item, text=item.text[: max(chars, 0)], truncated=True)
 
 
 def matching(deliverables: Iterable[Deliverable], wanted: Iterable[str]) -> list[Deliverable]:
@@ -67,22 +116,15 @@ def _is_named(name: str, word: str) -> bool:
     return word in name or Path(name).stem == Path(word).stem
 
 
-def _text_of(path: Path) -> str | None:
-    suffix = path.suffix.lower()
-    if path.stat().st_size > MAX_FILE_BYTES:
-        return None
-    if suffix in _OFFICE:
-        return _office_text(path, _OFFICE[suffix])
-    if suffix == ".pdf":
-        return _pdf_text(path)
-    if suffix not in _TEXT:
+def _plain_text(path: Path) -> str | None:
+    if path.suffix.lower() not in _TEXT:
         return None
     with path.open("rb") as stream:
         data = stream.read(4 * MAX_CHARS + 4)
     if b"\0" in data:
         return None
     text = data.decode("utf-8", "replace")
-    return _table(text) if suffix == ".csv" else text
+    return _table(text) if path.suffix.lower() == ".csv" else text
 
 
 def _table(text: str) -> str:
@@ -93,32 +135,22 @@ def _table(text: str) -> str:
         return text
 
 
-def _office_text(path: Path, parts: tuple[str, ...]) -> str | None:
-    """The text of an Office file, whose parts are XML in an archive; limited as protection against archive bombs."""
-    words: list[str] = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                if not info.filename.startswith(parts) or not info.filename.endswith(".xml"):
-                    continue
-                with archive.open(info) as stream:
-                    data = stream.read(8 << 20)
-                if b"<!ENTITY" in data:
-                    return None
-                nodes = ET.fromstring(data).iter()  # noqa: S314 - bounded above, and without entities
-                words += [node.text for node in nodes if node.text and node.text.strip()]
-    except (OSError, zipfile.BadZipFile, ET.ParseError, NotImplementedError, RuntimeError):
-        return None
-    return " ".join(words)
+async def _document_text(path: Path, until: float) -> str | None:
+    """The text of an Office or PDF file. One that is not read in time leaves a note, so that a judge knows it exists.
 
-
-def _pdf_text(path: Path) -> str | None:
-    """The text of a PDF if `pypdf` is installed; otherwise only a note, so that a judge knows it exists."""
-    try:
-        reader = import_module("pypdf").PdfReader
-    except ImportError:
-        return f"[a PDF of {path.stat().st_size:,} bytes; its text needs the package pypdf]"
-    try:
-        return "\n".join(page.extract_text() for page in reader(path).pages)
-    except Exception:  # noqa: BLE001 - boundary: whatever a hostile file makes the reader raise
-        return None
+    It is read by a process that is ended when it takes too long: nothing else bounds what a file makes its reader do.
+    """
+    about = f"{path.suffix[1:].upper()} of {(await anyio.Path(path).stat()).st_size:,} bytes"
+    places: list[str] = []
+    if path.suffix.lower() == ".pdf":
+        found = find_spec("pypdf")
+        if found is None or found.origin is None:
+            return f"[a {about}; its text needs the package pypdf]"
+        places = [str(Path(found.origin).parents[1])]
+    left = min(_FILE_SEC, until - anyio.current_time())
+    if left > 0:
+        words = [sys.executable, "-I", document_text.__file__, str(path), str(MAX_CHARS + 1), *places]
+        done = await run_process(words, timeout=left)
+        if not done.timed_out:
+            return done.stdout.decode("utf-8", "replace") if done.exit_code == 0 else None
+    return f"[a {about}; its text could not be read within the time limit]"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from benchflow.task.verifier.declared_strategies import AgentJudgeStrategy
 from benchflow.verifier.inputs import Input, gather, gather_folders
 from benchflow.verifier.judging.answers import overall_score, parse_verdict
 from benchflow.verifier.judging.deliverables import Deliverable
-from benchflow.verifier.judging.judge_client import JudgeModel
+from benchflow.verifier.judging.judge_client import JudgeModel, Room
 from benchflow.verifier.judging.judge_prompts import judge_task, one_line, role_messages
 from benchflow.verifier.judging.transcript import Transcript
 from benchflow.verifier.scope import VERIFIER
@@ -60,9 +61,8 @@ async def _judged_by_model(run: Run, strategy: AgentJudgeStrategy, role: str, fi
     model = strategy.model or run.scope.config.judge.model
     variables = {**run.machine, **run.variables.values}
     judge = JudgeModel(model, variables, run.scope.config.timeout_sec, access=run.models)
-    messages = role_messages(role, run.scope.prompt, evidence)
     with anyio.move_on_after(run.scope.config.timeout_sec) as limit:
-        answer = await judge.ask(messages)
+        messages, answer = await judge.ask_about(evidence, partial(role_messages, role, run.scope.prompt), Room())
     if limit.cancelled_caught:
         raise JudgeFailure(f"The judge exceeded its limit of {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
     transcript = Transcript(run.output / TRAJECTORY, run.variables.redact)

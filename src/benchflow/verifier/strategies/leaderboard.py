@@ -34,7 +34,7 @@ class _NoAnswer(Exception):
 
 
 async def score(run: Run) -> Verdict:
-    """Seal the declared inputs, submit them, and keep the answer; without one the result is pending."""
+    """Seal the declared inputs, submit them, and keep the answer; one that comes later leaves the result pending."""
     strategy = run.strategy
     if not isinstance(strategy, LeaderboardStrategy):
         raise TypeError(f"{run.name} is not a submission")
@@ -46,14 +46,30 @@ async def score(run: Run) -> Verdict:
         "strategy": run.name,
     }
     manifest = await anyio.to_thread.run_sync(write_bundle, run.output, inputs, about)
+    remote = strategy.url is not None
     try:
-        if strategy.url is not None:
+        if remote:
             record = await anyio.to_thread.run_sync(_post, run, strategy, manifest)
         else:
             record = await _command(run, strategy)
+        return judge_record(run.output, record, manifest, run.scope.reward_range)
     except _NoAnswer as reason:
         return pending(str(reason))
-    return judge_record(run.output, record, manifest, run.scope.reward_range)
+    except VerifierFailure as error:
+        raise _of_server(error) if remote else _of_command(error) from error
+
+
+def _of_server(error: VerifierFailure) -> VerifierFailure:
+    """The failure of a remote scorer. Its code differs from those of commands: without a submission the server is not
+    called, so a comparison with the pristine environment cannot show whose failure it is."""
+    if error.code == "scorer-refused":
+        return error
+    return VerifierFailure(str(error), code="scorer-unusable", path=error.path)
+
+
+def _of_command(error: VerifierFailure) -> VerifierFailure:
+    """The failure of a command, which runs beside the work and may fail because of it."""
+    return VerifierFailure(str(error), code="scorer-failed") if error.code == "scorer-refused" else error
 
 
 async def _command(run: Run, strategy: LeaderboardStrategy) -> object:
@@ -79,7 +95,7 @@ def _answer(run: Run, result: ExecResult) -> object:
     file: Path = run.output / RECORD
     data = file.read_bytes() if file.is_file() and not file.is_symlink() else result.stdout.strip()
     if not data:
-        raise _NoAnswer("the scorer's command printed nothing")
+        raise VerifierFailure("The scorer's command exited with code 0 and gave no answer.", code="scorer-failed")
     return _parsed(data)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import anyio.to_thread
+import anyio
 
 from benchflow.errors import EnvironmentFailure, JudgeFailure, PackageError, SandboxFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
@@ -17,7 +18,7 @@ from benchflow.verifier.boxes import Box, timed_out
 from benchflow.verifier.inputs import NotDelivered, Undelivered
 from benchflow.verifier.judging.answers import parse_answer
 from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables
-from benchflow.verifier.judging.judge_client import JudgeModel
+from benchflow.verifier.judging.judge_client import JudgeModel, Room
 from benchflow.verifier.judging.judge_prompts import criterion_messages
 from benchflow.verifier.judging.transcript import Transcript
 from benchflow.verifier.strategy_run import Run
@@ -50,7 +51,7 @@ async def score(run: Run) -> Scored:
     source = strategy.input_dir or run.sandbox.spec.workdir
     if not await fetch(run, source, folder):
         raise _nothing(rubric, source, f"The folder to judge, {source}, does not exist.")
-    files = matching(await anyio.to_thread.run_sync(read_deliverables, folder), rubric.judge.files)
+    files = matching(await read_deliverables(folder), rubric.judge.files)
     if not files:
         raise _nothing(rubric, source, _nothing_in(source, rubric.judge.files))
     transcript = Transcript(run.output / "judge.jsonl", run.variables.redact)
@@ -118,8 +119,9 @@ async def _listed(run: Run, box: Box, source: str) -> list[str] | None:
 async def _items(
     judge: JudgeModel, rubric: Rubric, context: str, files: list[Deliverable], samples: int, transcript: Transcript
 ) -> dict[str, RewardItem]:
+    room = Room()
     if rubric.judge.mode == "batched" and len(rubric.criteria) > 1:
-        answers = [await _ask(judge, rubric.criteria, context, files, transcript) for _ in range(samples)]
+        answers = [await _ask(judge, rubric.criteria, context, files, room, transcript) for _ in range(samples)]
         return {item.id: _median(item, [_named(answer, item) for answer in answers]) for item in rubric.criteria}
     graded = {}
     for item in rubric.criteria:
@@ -128,16 +130,20 @@ async def _items(
             reason = f"None of {', '.join(item.files)} was delivered in a form that a judge can read."
             graded[item.id] = RewardItem(item.id, 0.0, item.space, reason)
             continue
-        answers = [await _ask(judge, (item,), context, seen, transcript) for _ in range(samples)]
+        answers = [await _ask(judge, (item,), context, seen, room, transcript) for _ in range(samples)]
         graded[item.id] = _median(item, answers)
     return graded
 
 
 async def _ask(
-    judge: JudgeModel, criteria: tuple[Criterion, ...], context: str, files: list[Deliverable], transcript: Transcript
+    judge: JudgeModel,
+    criteria: tuple[Criterion, ...],
+    context: str,
+    files: list[Deliverable],
+    room: Room,
+    transcript: Transcript,
 ) -> dict[str, Any]:
-    messages = criterion_messages(criteria, context, files)
-    answer = await judge.ask(messages)
+    messages, answer = await judge.ask_about(files, partial(criterion_messages, criteria, context), room)
     transcript.add(judge.model, messages, answer, criteria=[item.id for item in criteria])
     return parse_answer(answer.text)
 

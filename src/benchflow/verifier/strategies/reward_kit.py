@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+import anyio.to_thread
+
 from benchflow.errors import PackageError
 from benchflow.rewards import AggregatePolicy, Rubric, Scored, load_rubric, read_reward
 from benchflow.rewards.reward_files import REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
@@ -29,7 +31,8 @@ async def score(run: Run) -> Scored:
         raise TypeError(f"{run.name} is not a reward kit")
     rubric = _criteria(run, strategy)
     manifest = _manifest(run, strategy, rubric)
-    async with run.box(kit_files()) as box:
+    files = await anyio.to_thread.run_sync(kit_files, run.scope.folders, run.rollout)
+    async with run.box(files) as box:
         await box.sandbox.write_file(f"{LOGS}/{MANIFEST}", json.dumps(manifest, indent=2).encode(), owner=box.user)
         timeout = run.scope.config.timeout_sec
         words = _words(run, strategy, box.sandbox.spec.workdir)

@@ -6,6 +6,8 @@ import re
 import shlex
 from typing import Final
 
+import anyio.to_thread
+
 from benchflow.errors import PackageError
 from benchflow.rewards import Scored, read_reward
 from benchflow.sandbox.inside.beneath import is_plain
@@ -29,7 +31,8 @@ async def score(run: Run) -> Scored:
     if declared:
         _require_safe(strategy.command)
     kit = _uses_kit(run, strategy.command)
-    async with run.box(kit_files() if kit else None) as box:
+    files = await anyio.to_thread.run_sync(kit_files, run.scope.folders, run.rollout) if kit else None
+    async with run.box(files) as box:
         timeout = run.scope.config.timeout_sec
         cwd = VERIFIER if declared else box.sandbox.spec.workdir
         result = await box.run(_command(run, strategy.command, declared=declared, kit=kit), cwd=cwd, timeout=timeout)

@@ -21,6 +21,8 @@ from .session import registers
 
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _TRAJECTORY = "/logs/agent/trajectory.json"
+"""What checks call the recorded trajectory. Such a file was written by the agent: the record is read instead."""
+_RECORDED = Path(__file__).resolve().parents[1] / "trajectory.json"
 
 
 def _text(workspace: Path, path: str) -> str:
@@ -212,7 +214,11 @@ def http_response_contains(workspace: Path, url: str, text: str, timeout: float 
 
 
 def _steps(path: str) -> list[Any]:
-    data = json.loads(Path(path).read_text(encoding="utf-8"))
+    """The steps of a trajectory. A record that does not exist is an error, not a score."""
+    file = _RECORDED if path == _TRAJECTORY else Path(path)
+    if file == _RECORDED and not file.is_file():
+        raise RuntimeError("this verification has no recorded trajectory of an agent")
+    data = json.loads(file.read_text(encoding="utf-8"))
     steps = data.get("steps", []) if isinstance(data, dict) else data
     return [step for step in steps if isinstance(step, dict)]
 
