@@ -33,7 +33,7 @@ _NOT_CODE: Final = ("-D", "-I", "-L", "-X")
 """Options of those programs whose paths are folders of modules, or data."""
 _SEPARATORS: Final = re.compile(r"[:;,=@]")
 _REQUIRED: Final = "-r/"
-"""How Ruby and Node are told to load a file, in one word."""
+"""The option by which Ruby and Node load a file, in one word."""
 _PROGRAM_FOLDERS: Final = frozenset({"bin", "sbin"})
 _LAYOUT: Final = frozenset({"src", "lib", "python"})
 """Names of folders that say nothing about a project."""
