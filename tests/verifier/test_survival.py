@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.surviving.survival import Rules, below, lookup_folders, resolve, withhold
+from benchflow.verifier.surviving.built_places import lookup_folders
+from benchflow.verifier.surviving.survival import Rules, below, resolve, withhold
 
 RULES = Rules(workdir="/app")
 SITE = "/usr/local/lib/python3.11/dist-packages"

@@ -389,7 +389,14 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "bash",
         "Profiles, files for the end of a shell, `BASH_ENV`, preloaded libraries, programs earlier on `PATH`.",
         "as-built",
-        "System folders and homes are as built; the verifier's commands have the environment's variables.",
+        "System folders and homes are as built, and so is what such variables of the environment name.",
+    ),
+    Lookup(
+        "any",
+        "Programs and libraries of the environment outside the system: beside a folder `bin` of `PATH`, behind links "
+        "of the system, installed in place (`pip install -e`), in `GEM_PATH` and its like.",
+        "as-built",
+        "As built outside the working folder, unless the task names them; folders that variables name also in it.",
     ),
     Lookup(
         "bash",

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
 from benchflow.sandbox.machine_settings.allowance import phase_settings
-from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
+from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox, SandboxSpec
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import (
     NO_UV_SETTINGS,
@@ -33,7 +34,9 @@ from benchflow.verifier.ground import (
     uv_variables,
 )
 from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
+from benchflow.verifier.search import FOLLOW, SEARCH
 from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
+from benchflow.verifier.surviving.built_places import lookup_folders, software_places, start_paths
 from benchflow.verifier.surviving.made_places import MadeByVerifier
 from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
@@ -44,7 +47,7 @@ from benchflow.verifier.surviving.survival import (
     Rules,
     Withheld,
     below,
-    lookup_folders,
+    is_usual_home,
     withhold,
 )
 
@@ -63,25 +66,54 @@ _PROMPT: Final = "/instruction.md"
 async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scope) -> Rules:
     """What may survive of the agent's changes in this sandbox of the environment."""
     spec = sandbox.spec
-    env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
+    env = _variables(spec)
     built = await as_built(environment)
     everything = scope.isolation.rung == "open"
+    own, words = home_as_built(built, env, scope.user), words_of(scope.prompt)
+    named = paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)}
+    homes = _other_homes(built.accounts, own)
+    software = software_places(
+        [*built.folders, *lookup_folders(env, spec.workdir)],
+        built.linked,
+        built.projects,
+        workdir=spec.workdir,
+        homes=[*homes, own or "/"],
+        named=named,
+        words=frozenset(word.casefold() for word in words),
+    )
     return Rules(
         workdir=spec.workdir,
         scope=tuple(place for place in SCOPE if place in scope.places or place not in (VERIFIER, TESTS)),
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
+        software=software,
+        starts=tuple(dict.fromkeys([*start_paths(env, spec.workdir), *built.starts])),
+        user_base=env.get("PYTHONUSERBASE", "").rstrip("/") or None,
         programs=built.programs,
         keep_system=scope.isolation.keeps_system and not everything and not scope.system_as_built,
         keep_hooks=everything or not scope.config.hardening.cleanup_conftests,
         keep_all=everything,
-        expected=words_of(scope.prompt),
-        named=paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)},
+        expected=words,
+        named=named,
         mounted=tuple(mount.target for mount in spec.mounts),
-        home=home_as_built(built, env, scope.user),
+        home=own,
+        homes=homes,
         early=early_modules(built.stdlibs),
         missed=scope.missed or MissedPaths(),
         made=scope.made or MadeByVerifier(),
+    )
+
+
+def _variables(spec: SandboxSpec) -> dict[str, str]:
+    return {**(spec.image.env if spec.image is not None else {}), **spec.env}
+
+
+def _other_homes(accounts: str, own: str | None) -> tuple[str, ...]:
+    """Homes in the text of `/etc/passwd` that are neither the verifier's nor at the usual place nor of the system."""
+    fields = [line.split(":") for line in accounts.splitlines()]
+    homes = dict.fromkeys("/" + line[5].strip("/") for line in fields if len(line) > 5)
+    return tuple(
+        home for home in homes if home not in ("/", own) and not is_usual_home(home) and not below(home, *SYSTEM)
     )
 
 
@@ -292,91 +324,6 @@ async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict
 
 
 _TIMEOUT_SEC: Final = 300.0
-_WALK: Final = r"""
-node() {
-  [ -x "$1" ] && [ -f "$1" ] && printf 'node %s\0' "$(readlink -f "$1")"
-}
-stdlib() {
-  [ -f "$1/encodings/aliases.py" ] || return 0
-  place=$(cd -P "$1/encodings" && pwd -P)
-  case $place in */encodings) place=${place%/encodings};; *) place=$(cd -P "$1" && pwd -P);; esac
-  printf 'stdlib %s\0' "$place"
-}
-setting() {
-  case $SETTINGS in *":${1##*/}:"*) [ ! -s "$1" ] || printf '%s\0' "$1" >&3;; esac
-}
-look() {
-  [ -d "$1" ] || { setting "$1"; return 0; }
-  found=
-  node "$1/bin/node"
-  case $1 in */node_modules) found=yes;; esac
-  [ -d "$1/conda-meta" ] && found=yes
-  [ -e "$1/bin/python3" ] && found=yes
-  if [ -f "$1/pyvenv.cfg" ]; then
-    found=yes
-    while IFS= read -r line || [ -n "$line" ]; do
-      case $line in "home = "*)
-        home=${line#home = }
-        printf '%s\0' "$home"
-        for place in "${home%/bin}"/lib*/py*3*; do stdlib "$place"; done;;
-      esac
-    done <"$1/pyvenv.cfg"
-  fi
-  if [ "$found" ]; then
-    printf '%s\0' "$1"
-    for place in "$1"/lib*/py*3*; do stdlib "$place"; done
-    case $WORKDIR/ in "$1"/*) ;; *) return 0;; esac
-  fi
-  [ -L "$1" ] || walk "$1"
-}
-walk() {
-  for entry in "$1"/* "$1"/.[!.]*; do
-    case $SKIPPED in *":$entry:"*) ;; *) look "$entry";; esac
-  done
-}
-mkdir -p /tmp
-list=/tmp/settings.$$
-exec 3>"$list"
-walk ""
-look "$WORKDIR"
-xargs -0 sha256sum <"$list" 2>/dev/null | while read -r digest name; do printf 'setting %s\0' "${digest#\\}"; done
-[ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
-uv() {
-  for file in "$1/uv.toml" "$1/.python-version" "$1/.python-versions"; do
-    [ ! -e "$file" ] || printf 'uv\0'
-  done
-  if [ -e "$1/pyproject.toml" ]; then
-    grep -q uv "$1/pyproject.toml" && lacks=0 || lacks=$?
-    [ "$lacks" -eq 1 ] || printf 'uv\0'
-  fi
-}
-uv "$WORKDIR"
-uv /etc/uv
-for folder in /root /home/*; do uv "$folder/.config/uv"; done
-find "$WORKDIR" -maxdepth 4 -type f -size -512 \( -iname '*makefile*' -o -name '*.mk' \) \
-  -exec printf 'makefile ' \; -exec cat {} \; -exec printf '\0' \; 2>/dev/null | head -c 4000000
-for folder in $GEMS; do
-  [ -f "$folder/rubygems.rb" ] && [ ! -e "$folder/$START_OF_GEMS" ] && printf 'gems %s\0' "$folder"
-done
-printf 'accounts %s\0' "$(cat /etc/passwd 2>/dev/null)"
-IFS=:
-set -f
-for pattern in $STDLIBS; do
-  set +f
-  for place in $pattern; do stdlib "$place"; done
-done
-set +f
-for pattern in $NODES; do
-  for place in $pattern; do node "$place"; done
-done
-for folder in $PATH; do node "$folder/node"; node "$folder/nodejs"; done
-for folder in $FOLDERS:$PATH; do
-  for file in $folder/*; do printf 'file %s\0' "${file##*/}"; done
-done
-"""
-"""Prints roots of tools and the home of virtual environments (a link to such a root is one too), standard libraries of
-Python, digests of settings, and the names of programs and shared libraries."""
-
 _STDLIBS: Final = ("/usr/lib*/py*3*", "/usr/local/lib*/py*3*", "/opt/*/lib*/py*3*", "/opt/*/*/lib*/py*3*")
 """Where interpreters of a system have their standard libraries."""
 _NODES: Final = (
@@ -407,6 +354,16 @@ _LIBRARIES: Final = (
     "/usr/include/*-linux-*/sys",
 )
 """Where the libraries of a system and their headers are."""
+_LINKING: Final = (
+    "/lib",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib/*-linux-*",
+    "/usr/local/lib",
+    "/usr/lib/node_modules",
+    "/usr/local/lib/node_modules",
+)
+"""Where links stand for programs, libraries and packages that are somewhere else."""
 _PARTS: Final = ("bin", "conda-meta", "lib", "lib64", "pyvenv.cfg")
 """The parts of a root above the working folder that do not belong to the agent."""
 
@@ -435,18 +392,32 @@ class AsBuilt:
     """Programs of Node."""
     actions: frozenset[str] = frozenset()
     """Targets of makefiles in the working folder that are not files."""
+    folders: tuple[str, ...] = ()
+    """The folders of `PATH`, without links."""
+    linked: tuple[str, ...] = ()
+    """Files outside the system to which links among its programs and libraries lead."""
+    projects: tuple[str, ...] = ()
+    """Folders outside site folders from which Python and Node import packages that are installed there."""
+    starts: tuple[str, ...] = ()
+    """What variables give to programs for their start, without links."""
 
 
+_INSIDE: Final = rf"^({'|'.join(place for place in (*SYSTEM, '/opt') if place != '/dev')})(/|$)"
 _SKIPPED: Final = (*SYSTEM, "/opt", "/var/lib")
 _PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_known: Final[dict[tuple[str, str, str], AsBuilt]] = {}
-"""By backend, digest of the image and working folder, which determine the result."""
+_known: Final[dict[tuple[str, str, str, Hashable], AsBuilt]] = {}
+"""By backend, digest of the image, working folder and variables, which determine the result."""
 
 
 async def as_built(environment: Environment) -> AsBuilt:
     """What the environment was built with, found once for each image."""
     spec = environment.preparation.spec
-    key = (environment.backend.name, spec.image.digest if spec.image is not None else "", spec.workdir)
+    key = (
+        environment.backend.name,
+        spec.image.digest if spec.image is not None else "",
+        spec.workdir,
+        frozenset(spec.env.items()),
+    )
     if key not in _known:
         _known[key] = await _search(environment) if spec.image is not None else _of_this_machine()
     return _known[key]
@@ -493,34 +464,43 @@ async def _search(environment: Environment) -> AsBuilt:
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
     lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "STDLIBS": ":".join(_STDLIBS), "FOLDERS": ":".join(_LIBRARIES)}
     lists |= {"SETTINGS": f":{':'.join(sorted(SETTINGS))}:__init__.py:"}
+    lists |= {
+        "STARTS": ":".join(start_paths(_variables(declared), spec.workdir)),
+        "INSIDE": _INSIDE,
+        "FOLLOW": FOLLOW,
+        "LINKING": ":".join(_LINKING),
+    }
     lists |= {"NODES": ":".join(_NODES), "GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
     async with environment.backend.create(spec) as pristine:
-        words = {"WORKDIR": spec.workdir, **lists}
-        result = await pristine.exec(_WALK, user="root", env=words, cwd="/", timeout=_TIMEOUT_SEC)
+        variables = {"WORKDIR": spec.workdir, **lists}
+        result = await pristine.exec(SEARCH, user="root", env=variables, cwd="/", timeout=_TIMEOUT_SEC)
     if not result.ok:
-        said = result.stderr.decode(errors="replace").strip()[-400:] or f"exit code {result.exit_code}"
-        how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
+        words = result.stderr.decode(errors="replace").strip()[-400:] or f"exit code {result.exit_code}"
+        how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {words}"
         raise EnvironmentFailure(f"The search for tools in the environment {how}", code="listing-failed")
     found = result.stdout.decode(errors="surrogateescape").split("\0")
-    stdlibs = dict.fromkeys(item[len("stdlib ") :] for item in found if item.startswith("stdlib /"))
-    programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
-    accounts = next((item[len("accounts ") :] for item in found if item.startswith("accounts ")), "")
-    gems = tuple(item[len("gems ") :] for item in found if item.startswith("gems "))
-    nodes = _nodes(item[len("node ") :] for item in found if item.startswith("node "))
-    texts = (item[len("makefile ") :] for item in found if item.startswith("makefile "))
-    targets = frozenset(name for text in texts for name in makefiles.actions(text))
-    settings = frozenset(item[len("setting ") :] for item in found if item.startswith("setting "))
+
+    def said(word: str) -> dict[str, None]:
+        return dict.fromkeys(item[len(word) + 1 :] for item in found if item.startswith(f"{word} "))
+
+    def places(word: str) -> tuple[str, ...]:
+        return tuple(posixpath.normpath(item) for item in said(word) if item.startswith("/"))
+
     return AsBuilt(
         outermost(found, spec.workdir),
-        tuple(stdlibs),
-        programs,
+        places("stdlib"),
+        frozenset(said("file")),
         "project" in found,
         "uv" in found,
-        accounts,
-        settings,
-        gems,
-        nodes,
-        targets,
+        next(iter(said("accounts")), ""),
+        frozenset(said("setting")),
+        tuple(said("gems")),
+        _nodes(said("node")),
+        frozenset(name for text in said("makefile") for name in makefiles.actions(text)),
+        places("folder"),
+        places("linked"),
+        places("project"),
+        places("start"),
     )
 
 

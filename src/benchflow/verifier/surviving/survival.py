@@ -42,6 +42,8 @@ _PERL_BYTECODE: Final = ".pmc"
 _PROMPT: Final = "/instruction.md"
 """Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
+_HIDDEN_FOLDERS: Final = frozenset({".cache", ".config", ".local"})
+_ENDS_OF_SETTINGS: Final = ("rc", "_config")
 _LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
 """Where R looks for packages first, in a home folder."""
 
@@ -97,8 +99,11 @@ _DATABASES: Final = frozenset(
 )  # fmt: skip
 """Folders of `/var/lib` in which package managers and interpreters keep what they look up."""
 _LIBRARIES_OF_STATE: Final = ("/var/lib/gems", "/var/lib/ghc", "/var/lib/javascript", "/var/lib/python")
-_SUITE: Final = re.compile(r"/opt/([^/]+/){1,3}(s?bin|lib(32|64|exec)?|include|jre|jmods|modules|share|src)/")
-"""Programs and libraries of software in `/opt`; the rest of it may be settings and data."""
+SOFTWARE_PARTS: Final = (
+    "bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "jre", "jmods", "modules", "share", "src",
+)  # fmt: skip
+"""Folders of programs and libraries of a piece of software; the rest of it may be settings and data."""
+_SUITE: Final = re.compile(rf"/opt/([^/]+/){{1,3}}({'|'.join(SOFTWARE_PARTS)})/")
 _NODE_MODULES: Final = "node_modules"
 """Where Node looks up modules for any script, in every folder above it."""
 _MAKEFILES: Final = frozenset({"makefile", "rakefile", "rakefile.rb"})
@@ -119,6 +124,12 @@ class Rules:
     """Folders where the environment looks up programs and libraries."""
     built: tuple[str, ...] = ()
     """Folders of tools that the environment built, wherever they are."""
+    software: tuple[str, ...] = ()
+    """What those programs consist of elsewhere, except where the task names a path."""
+    starts: tuple[str, ...] = ()
+    """What variables of the environment give to programs for their start."""
+    user_base: str | None = None
+    """Where Python has the folders of a user, if a variable of the environment says so."""
     programs: frozenset[str] = frozenset()
     """Names of programs and libraries that the environment was built with."""
     keep_system: bool = False
@@ -133,6 +144,8 @@ class Rules:
     """Mount points, which appear as changes but are not."""
     home: str | None = None
     """The home of the verifier's user as built."""
+    homes: tuple[str, ...] = ()
+    """Homes of other accounts as built."""
     early: frozenset[str] = frozenset()
     """Modules that interpreters of the environment import before their hook."""
     missed: MissedPaths = field(default_factory=MissedPaths)
@@ -190,7 +203,10 @@ class _Judge:
         self.touched = frozenset(change.path for change in changes)
         self.added = PathSet(change.path for change in changes if change.kind == "added" and change.type == "directory")
         """Folders that the agent made."""
-        self.programs = (*rules.lookup, *rules.built, f"/{_NODE_MODULES}")
+        self.tools = (*rules.lookup, *rules.built, f"/{_NODE_MODULES}")
+        self.programs = (*self.tools, *rules.software)
+        self.work = tuple(path for path in rules.named if below(path, *rules.software))
+        """Paths within software that the task names."""
         self.above = _folders_above(rules.workdir)
         self.mentioned = frozenset(plain(word).removeprefix(".") for word in rules.expected)
         """Words of the task, as names of files and programs."""
@@ -210,6 +226,8 @@ class _Judge:
         if _BYTECODE in names or names[-1].endswith(_PERL_BYTECODE):
             return "bytecode"
         if is_startup(names[-1]) or self._is_early(change, names):
+            return "startup"
+        if rules.starts and (below(path, *rules.starts) or self._redirects(change, rules.starts)):
             return "startup"
         if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.added, self.rules.workdir):
             return "path"
@@ -236,19 +254,46 @@ class _Judge:
     def _of_place(self, change: Change, names: list[str]) -> Reason | None:
         """Where the system, its interpreters and their settings are, everything is as built; elsewhere is data."""
         path, workdir = change.path, self.rules.workdir
-        if below(path, *self.programs) or self._redirects(change, self.programs):
+        if self._is_of_programs(path) or self._redirects(change, self.programs):
             return "path"
         if below(path, workdir):
-            return "home" if _is_home_setting(path, workdir) or self._is_home_start(change, names) else None
+            own = is_usual_home(workdir) and _is_home_setting(path, workdir)
+            return "home" if own or self._is_home_start(change, names) or self._is_in_home(change, names) else None
         if workdir.startswith(path + "/"):
             return None
         if below(path, *SYSTEM) or (below(path, _STATE) and _DATABASES.intersection(names[2:3])):
             return "system"
         if below(path, _SUITES):
             return None if self.added.covers("/".join(path.split("/")[:3])) else "system"
-        if _is_home_setting(path, _home_of(path)) or self._is_home_start(change, names):
+        home = self._home_of(path)
+        if (self._is_home(home) and _is_home_setting(path, home)) or self._is_home_start(change, names):
             return "home"
         return "above" if self._is_above(change, names) else None
+
+    def _is_of_programs(self, path: str) -> bool:
+        """Whether programs or libraries of the environment are there, and the task does not say that it is the work."""
+        return below(path, *self.tools) or (below(path, *self.rules.software) and not below(path, *self.work))
+
+    def _home_of(self, path: str) -> str:
+        """The home in which a path would be: the verifier's, wherever it is, or another one at the usual place."""
+        own = self.rules.home
+        return own if own is not None and own != "/" and below(path, own) else _usual_home_of(path)
+
+    def _is_home(self, folder: str) -> bool:
+        return is_usual_home(folder) or folder == self.rules.home
+
+    def _is_in_home(self, change: Change, names: list[str]) -> bool:
+        """Whether it is a setting in a home that is the working folder, or in it, where other hidden files are work."""
+        home = self.rules.home
+        if home is None or not below(change.path, home) or not below(home, self.rules.workdir) or is_folder(change):
+            return False
+        inner = names[home.count("/") :]
+        if not inner or not inner[0].startswith(".") or inner[0] == ".git":
+            return False
+        if self.mentioned.intersection(name.removeprefix(".") for name in inner):
+            return False
+        of_program = len(inner) > 1 or inner[0].endswith(_ENDS_OF_SETTINGS)
+        return inner[0] in _HIDDEN_FOLDERS or (of_program and named_after(inner) in self.rules.programs)
 
     def _redirects(self, change: Change, places: Sequence[str]) -> bool:
         """Whether a parent of such a place was removed or replaced."""
@@ -268,14 +313,15 @@ class _Judge:
     def _of_system(self, change: Change, names: list[str]) -> Reason | None:
         """Programs and libraries as built, nothing before them, and what they read when they start."""
         path, added = change.path, change.kind == "added"
-        places = (*PROGRAMS, *self.programs, *_LIBRARIES_OF_STATE)
-        if self._is_start_setting(change, names) or self._is_python_start(change, names):
+        of_programs = self._is_of_programs(path)
+        if self._is_start_setting(change, names):
             return "startup"
         if self._redirects(change, self.programs):
             return "path"
         if _SUITE.match(path) and change.kind != "added" and not below(path, self.rules.workdir):
             return "path"
-        if not below(path, *places) or (below(path, self.rules.workdir) and not below(path, *self.programs)):
+        of_system = below(path, *PROGRAMS, *_LIBRARIES_OF_STATE) and not below(path, self.rules.workdir)
+        if not of_programs and not of_system:
             return None
         if not added:
             return "path" if change.type != "directory" or change.kind == "deleted" else None
@@ -303,9 +349,9 @@ class _Judge:
 
         Settings have names that programs choose; so the names of the environment's own programs tell them apart.
         """
-        depth = 1 if names[0] == "etc" else _home_of(change.path).count("/")
-        inner = names[depth:]
-        if not inner or (names[0] != "etc" and not (_is_home(_home_of(change.path)) and inner[0].startswith("."))):
+        home = self._home_of(change.path)
+        inner = names[1 if names[0] == "etc" else home.count("/") :]
+        if not inner or (names[0] != "etc" and not (self._is_home(home) and inner[0].startswith("."))):
             return False
         if self.mentioned.intersection(name.removeprefix(".") for name in inner if name != ".config"):
             return False
@@ -317,13 +363,15 @@ class _Judge:
         return program is not None and program in self.rules.programs and program not in self.mentioned
 
     def _is_home_start(self, change: Change, names: list[str]) -> bool:
-        """The same in a home: the verifier's, wherever it is, or another one at the usual place."""
-        own, usual = self.rules.home, _home_of(change.path)
-        home = own if own is not None and own != "/" and below(change.path, own) else usual
-        if home != own and not _is_home(home):
+        """The same in a home, or in that of another account, which may be the work that the task mentions."""
+        if self._is_python_start(change, names):
+            return True
+        home = self._home_of(change.path)
+        if self._is_home(home) and _starts_home(change, names, home):
+            return True
+        if not self.rules.homes or names[-1].removeprefix(".") in self.mentioned:
             return False
-        rest = "/".join(names[home.count("/") :])
-        return of_home_start(rest) or (_is_link(change) and leads_to_home_start(rest))
+        return any(below(change.path, home) and _starts_home(change, names, home) for home in self.rules.homes)
 
     def _is_in_library(self, path: str, names: list[str]) -> bool:
         """Whether a path is in the standard library of a language, or in a package that the environment was built with:
@@ -340,7 +388,9 @@ class _Judge:
         """What an interpreter of the environment reads at its start; a virtual environment of the agent has its own."""
         folder = change.path.rpartition("/")[0]
         lines = names[-1].endswith(".pth") and names[-2] in _SITES if len(names) > 1 else False
-        if lines and (names[-5:-3] == [".local", "lib"] or _SITE.fullmatch(folder)):
+        base = self.rules.user_base
+        of_user = names[-5:-3] == [".local", "lib"] or (base is not None and below(folder, base))
+        if lines and (of_user or _SITE.fullmatch(folder)):
             return True  # of the user or the system; it does not matter who made the folder
         places = (*PROGRAMS, *self.programs)
         return (lines or names[-1] in _PYTHON_START) and below(folder, *places) and not self.added.covers(folder)
@@ -410,20 +460,23 @@ def _is_link(change: Change) -> bool:
     return change.type != "directory" and change.kind != "deleted"
 
 
-def _home_of(path: str) -> str:
+def _usual_home_of(path: str) -> str:
     return "/root" if below(path, "/root") else "/".join(path.split("/")[:3])
 
 
-def _is_home(folder: str) -> bool:
+def is_usual_home(folder: str) -> bool:
     return folder == "/root" or (folder.startswith("/home/") and folder.count("/") == 2)
 
 
+def _starts_home(change: Change, names: list[str], home: str) -> bool:
+    rest = "/".join(names[home.count("/") :])
+    return of_home_start(rest) or (_is_link(change) and leads_to_home_start(rest))
+
+
 def _is_home_setting(path: str, home: str) -> bool:
-    """Whether `path` is, or is inside, a setting directly in `home`; without a home there are none."""
+    """Whether `path` is, or is inside, a setting directly in `home`."""
     rest = path[len(home) + 1 :]
-    return (
-        _is_home(home) and bool(rest) and (is_home_setting(rest.partition("/")[0]) or bool(_LIBRARY_OF_R.match(rest)))
-    )
+    return bool(rest) and (is_home_setting(rest.partition("/")[0]) or bool(_LIBRARY_OF_R.match(rest)))
 
 
 def _is_above_packages(names: Sequence[str], depth: int) -> bool:
@@ -478,23 +531,3 @@ def resolve(path: str, target: str | None) -> str | None:
     while names and names[0] == "..":
         names, base = names[1:], base[:-1]
     return None if ".." in names else "/" + "/".join([*base, *names])
-
-
-def lookup_folders(env: dict[str, str], workdir: str) -> tuple[str, ...]:
-    """Where an environment looks up programs and libraries; folders of modules in the working folder are its own."""
-    programs = _folders(env, ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "NODE_PATH", "PERL5LIB"))
-    modules = [folder for folder in _folders(env, ("PYTHONPATH",)) if not below(folder, workdir)]
-    found = [_environment_root(folder) for folder in programs if not below(workdir, folder)]
-    return tuple(dict.fromkeys([*found, *modules]))
-
-
-def _folders(env: dict[str, str], variables: Sequence[str]) -> list[str]:
-    values = [part.rstrip("/") for name in variables if name in env for part in env[name].split(":")]
-    return [value for value in values if value.startswith("/")]
-
-
-def _environment_root(folder: str) -> str:
-    """The whole virtual environment of a `bin` folder: its libraries count with its programs."""
-    parent, _, name = folder.rpartition("/")
-    is_environment = name == "bin" and parent.rpartition("/")[2] in (".venv", "venv", "env", ".env", "virtualenv")
-    return parent if is_environment else folder
