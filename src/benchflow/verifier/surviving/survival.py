@@ -232,15 +232,18 @@ class _Judge:
         if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.added, self.rules.workdir):
             return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
-        if reason is None and rules.missed.answers(change):
-            reason = "lookup"
-        if reason is None and rules.made.takes(change):
-            reason = "made"
+        reason = reason or self._of_verifier(change)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
             reason = self._acting(change, names)
         if reason is None and change.type == "symlink" and change.kind != "deleted":
             reason = self._of_link(change)
         return reason
+
+    def _of_verifier(self, change: Change) -> Reason | None:
+        """What is known of the verifier itself, from runs without an agent."""
+        if self.rules.missed.answers(change):
+            return "lookup"
+        return "made" if self.rules.made.takes(change) else None
 
     def _is_early(self, change: Change, names: list[str]) -> bool:
         """Whether Python would import this before its hook, from a folder that a verifier has in `PYTHONPATH`."""
