@@ -73,16 +73,17 @@ class KnownLookups:
         self.problems: Final[dict[VerifierKey, str]] = {}
         """Why something may be missing; such look-ups are used in this process and not kept."""
 
-    def recall(self, key: VerifierKey) -> dict[str, Lookups]:
+    async def recall(self, key: VerifierKey) -> dict[str, Lookups]:
         """What is known, by state."""
-        return self._known.recall(key)
+        return await self._known.recall(key)
 
-    def remember(self, key: VerifierKey, state: str, watch: Watch) -> None:
-        known = self.recall(key)
+    async def remember(self, key: VerifierKey, state: str, watch: Watch) -> None:
+        known = await self.recall(key)
         known[state] = watch.lookups
         if watch.problem is not None:
             self.problems[key] = watch.problem
-        self._known.remember(key, known, keep=key not in self.problems)
+        keep = key not in self.problems
+        await anyio.to_thread.run_sync(lambda: self._known.remember(key, known, keep=keep))
 
 
 KNOWN: Final = KnownLookups()
@@ -94,18 +95,18 @@ async def knowing(scope: Scope, subject: Subject, attempt: Attempt) -> Scope:
     environment as built in a scope."""
     place = id(asyncio.get_running_loop()), subject.key
     async with _locks.setdefault(place, anyio.Lock()):
-        known = await anyio.to_thread.run_sync(KNOWN.recall, subject.key)
+        known = await KNOWN.recall(subject.key)
         if AS_BUILT not in known:
             shared = replace(scope, isolation=replace(scope.isolation, rung="shared"), perturbation=None)
             await learn(shared, subject, AS_BUILT, attempt)
-            known = KNOWN.recall(subject.key)
+            known = await KNOWN.recall(subject.key)
     _locks.pop(place, None)
     return _with(scope, subject, known)
 
 
 async def recalled(scope: Scope, subject: Subject) -> Scope | None:
     """The same if its programs were watched before."""
-    known = await anyio.to_thread.run_sync(KNOWN.recall, subject.key)
+    known = await KNOWN.recall(subject.key)
     return _with(scope, subject, known) if AS_BUILT in known else None
 
 
@@ -115,10 +116,10 @@ def _with(scope: Scope, subject: Subject, known: Mapping[str, Lookups]) -> Scope
     return replace(scope, missed=missed_paths(lookups, named, subject.workdir))
 
 
-def more_missed(scope: Scope, subject: Subject, watch: Watch) -> MissedPaths:
+async def more_missed(scope: Scope, subject: Subject, watch: Watch) -> MissedPaths:
     """What a verifier looks for in vain, with what was seen of it in one more state."""
     seen = replace(watch.lookups, found=frozenset())
-    lookups = functools.reduce(Lookups.__or__, KNOWN.recall(subject.key).values(), seen)
+    lookups = functools.reduce(Lookups.__or__, (await KNOWN.recall(subject.key)).values(), seen)
     return missed_paths(lookups, named_by(scope.folders, scope.prompt)[0], subject.workdir)
 
 
@@ -148,7 +149,7 @@ async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, gi
     first.lookups |= more | Lookups(given=frozenset(given))
     if state != AS_BUILT:  # what the oracle adds is not the environment's
         first.lookups = replace(first.lookups, found=frozenset())
-    await anyio.to_thread.run_sync(KNOWN.remember, subject.key, state, first)
+    await KNOWN.remember(subject.key, state, first)
 
 
 @functools.lru_cache(maxsize=32)

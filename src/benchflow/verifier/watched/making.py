@@ -76,7 +76,7 @@ _locks: Final[dict[tuple[int, VerifierKey], anyio.Lock]] = {}
 
 async def recalled(key: VerifierKey) -> MadePlaces | None:
     """What is known already."""
-    return await anyio.to_thread.run_sync(_known.recall, key)
+    return await _known.recall(key)
 
 
 async def made_by(key: VerifierKey, scope: Scope, limit: float, attempt: Attempt) -> tuple[MadePlaces, str | None]:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+import anyio.to_thread
+
 from benchflow.files.atomic import write_atomic
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
@@ -51,17 +53,17 @@ class Remembered(Generic[T]):
         self._nothing: Final = nothing
         self._known: Final[dict[VerifierKey, T]] = {}
 
-    def recall(self, key: VerifierKey) -> T:
-        found = self._known.get(key)
-        if found is None:
-            found = self._known.setdefault(key, self._written(key))
-            for oldest in list(self._known)[:-_MOST_KNOWN]:
-                self._known.pop(oldest, None)
-        return found
+    async def recall(self, key: VerifierKey) -> T:
+        """What is known; files are read once in a process."""
+        if key not in self._known:
+            self.remember(key, await anyio.to_thread.run_sync(self._written, key), keep=False)
+        return self._known[key]
 
     def remember(self, key: VerifierKey, value: T, *, keep: bool = True) -> None:
         """Know a value in this process and, if it is to `keep`, in others."""
         self._known[key] = value
+        for oldest in list(self._known)[:-_MOST_KNOWN]:
+            self._known.pop(oldest, None)
         if not keep:
             return
         with suppress(OSError):  # then the next process learns it again

@@ -72,7 +72,7 @@ class Watching:
         watch = Watch()
         watched = replace(known, watch=watch, system_as_built=True)
         await self.attempt(watched, name, None, sandbox, rollout, soft=soft)
-        missed = learned_lookups.more_missed(known, await self._subject(scope, name), watch)
+        missed = await learned_lookups.more_missed(known, await self._subject(scope, name), watch)
         more = missed.answers_more(known.missed, changes)
         return (replace(known, missed=missed) if more else None), lookups_unknown(watch.problem)
 
