@@ -266,9 +266,9 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("go", "`go.work` in the folder and above it.", "as-built", "Withheld by name."),
     Lookup(
         "go",
-        "Modules in `pkg/mod`, which it compares with their checksums only when it downloads them.",
+        "Modules in `pkg/mod`, which it compares with their checksums only when it unpacks them.",
         "as-built",
-        "Nothing is changed in a module that the environment was built with, nor added to it.",
+        "Modules are as built. Of what the agent downloaded the archives stay, which Go unpacks and compares again.",
     ),
     Lookup("go", "Variables in `~/.config/go/env`.", "as-built", "Settings of homes are as built."),
     Lookup(

@@ -211,7 +211,7 @@ class _Judge:
             return "bytecode"
         if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
-        if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.added, self.rules.workdir):
+        if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.rules.workdir):
             return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and rules.missed.answers(change):
