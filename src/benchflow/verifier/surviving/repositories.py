@@ -181,7 +181,7 @@ async def _read_plain(sandbox: Sandbox, path: str) -> list[Setting] | None:
 
 
 def plain_settings(text: str) -> list[Setting] | None:
-    """The settings in a file as git itself writes them; None if there is anything in it that git could read otherwise."""
+    """The settings in a file as git writes them; None if anything in it could be read in another way."""
     found: list[Setting] = []
     section = ""
     for line in text.split("\n"):
