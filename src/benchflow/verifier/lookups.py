@@ -366,6 +366,27 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "names it or the oracle adds it.",
     ),
     Lookup(
+        "any",
+        "Its settings in `/etc` and `/opt` that exist in the environment, under whatever name.",
+        "as-built",
+        "Where system changes are kept, those that the watched programs look for by themselves stay as built, unless "
+        "the task, the verifier or the oracle names them.",
+    ),
+    Lookup(
+        "any",
+        "A program of the agent before one that the verifier installs or that is outside the folders of the system.",
+        "as-built",
+        "Where system changes are kept, withheld if a program of that name ran from elsewhere while the verifier was "
+        "watched.",
+    ),
+    Lookup(
+        "libc",
+        "Libraries in the folders of the loader's cache.",
+        "as-built",
+        "The cache is as built. Where system changes are kept, it is updated with the agent's libraries, if it still "
+        "finds all of the environment's where they were.",
+    ),
+    Lookup(
         "cmake",
         "`CMakeCache.txt` in a build folder, which names compilers and other programs.",
         "as-built",

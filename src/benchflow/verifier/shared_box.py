@@ -33,7 +33,7 @@ from benchflow.verifier.ground import (
     uv_variables,
 )
 from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
-from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
+from benchflow.verifier.surviving import loader_cache, makefiles, node_packages, own_account, repositories
 from benchflow.verifier.surviving.made_places import MadeByVerifier
 from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
@@ -228,6 +228,8 @@ async def fork_for_verification(
             await _settle(environment, forked, survivors)
         if survivors.accounts and await own_account.settle(forked, built.accounts, scope.user):
             survivors.withheld.append(Withheld(own_account.ACCOUNTS, "changed", "startup"))
+        if rules.keep_system and any(item.path == loader_cache.CACHE for item in survivors.withheld):
+            await loader_cache.settle(forked)
         if survivors.future:
             await makefiles.make_present(forked, survivors.future)
         if survivors.node_packages:

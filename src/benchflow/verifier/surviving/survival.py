@@ -66,7 +66,7 @@ REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
     "system": "is part of the system",
     "path": "is in a folder where programs or libraries are looked up",
-    "lookup": "is something that a program looks for by itself and does not find in the environment as built",
+    "lookup": "is something that programs of the verifier look for by themselves",
     "home": "is a setting that shells and tools read",
     "above": "is in a folder above the working folder, where tools look for their settings",
     "startup": "is code or a setting that programs read when they start",
