@@ -6,6 +6,7 @@ import pytest
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
+from benchflow.verifier.surviving import loader_cache
 from benchflow.verifier.surviving.libraries import candidates
 
 
@@ -42,3 +43,24 @@ def test_a_library_of_r_is_its_whole_folder():
 )
 def test_other_files_are_not(path):
     assert candidates([Change(path, "added", "file")], PathSet()) == []
+
+
+BEFORE = {
+    "libz.so.1": ["(libc6) /lib/libz.so.1", "(libc6,x86-64) /lib64/libz.so.1"],
+    "libq.so": ["(libc6) /lib/libq.so"],
+}
+
+
+@pytest.mark.parametrize(
+    ("after", "same"),
+    [
+        ({}, True),
+        ({"libmine.so.2": ["(libc6) /usr/local/lib/libmine.so.2"]}, True),
+        ({"libmine.so.2": ["(libc6, hwcap) /usr/local/lib/glibc-hwcaps/x86-64-v3/other.so"]}, False),
+        ({"libz.so.1": ["(libc6) /usr/local/lib/libz.so.1", *BEFORE["libz.so.1"]]}, False),
+        ({"libz.so.1": BEFORE["libz.so.1"][1:]}, True),
+        ({"libz.so.1": BEFORE["libz.so.1"][::-1]}, False),
+    ],
+)
+def test_the_loader_finds_new_libraries_and_those_of_the_environment_where_they_were(after, same):
+    assert loader_cache.finds_the_same(BEFORE, {**BEFORE, **after}) == same

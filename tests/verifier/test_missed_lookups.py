@@ -169,6 +169,125 @@ def test_no_file_of_the_working_folder_is_withheld_because_a_program_lists_the_f
     assert missed.answers(Change("/opt/zz/plugins/mine", "added", "file"))
 
 
+def settings(*paths, task="", verifier="", solution="", **more):
+    named = Named.in_texts(task, [verifier], [solution])
+    lookups = Lookups(settings=frozenset(paths), found=frozenset({"/usr/bin/hg", "/usr/sbin/apache2"}), **more)
+    return missed_paths(lookups, named, "/app")
+
+
+@pytest.mark.parametrize("path", ["/etc/mercurial/hgrc", "/opt/judge/conf/rules.conf", "/etc/x/../mercurial/hgrc"])
+def test_settings_that_programs_find_by_themselves_are_as_built(path):
+    plain = os.path.normpath(path)
+    missed = settings(path, task="Write the code.", verifier="hg status")
+    assert missed.answers(Change(plain, "changed", "file"))
+    assert missed.answers(Change(plain, "changed", "symlink", target="/srv/x"))
+    assert missed.answers(Change(plain, "deleted", "file"))
+    assert missed.answers(Change(plain.rpartition("/")[0], "changed", "symlink", target="/srv"))
+    assert missed.answers(Change(plain.rpartition("/")[0], "deleted", "directory"))
+    assert not missed.answers(Change(plain.rpartition("/")[0], "changed", "directory"))
+    assert not missed.answers(Change(plain + ".d", "added", "file"))
+    assert not missed.answers(Change("/etc", "changed", "directory"))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/etc/mercurial/hgrc", {"task": "Configure Mercurial."}),
+        ("/etc/mercurial/hgrc", {"task": "Edit /etc/mercurial/hgrc."}),
+        ("/etc/mercurial/hgrc", {"verifier": "cat /etc/mercurial/*"}),
+        ("/etc/mercurial/hgrc", {"solution": "cd /etc/mercurial; sed -i s/a/b/ hgrc"}),
+        ("/etc/acme/settings.ini", {"solution": "for f in acme; do echo > /etc/$f/settings.ini; done"}),
+        ("/etc/acme/settings.ini", {"verifier": "Path('/etc', 'acme') / name"}),
+        ("/etc/acme/settings.ini", {"given": frozenset({"/etc/acme/settings.ini"})}),
+        ("/etc/apache2/ports.conf", {"task": "Let Apache listen on port 8080.", "verifier": "apache2ctl start"}),
+        ("/etc/postgresql/15/main/pg_hba.conf", {"task": "Let Postgres accept passwords."}),
+        ("/etc/postgresql/15/main/pg_hba.conf", {"verifier": "service postgresql start"}),
+        ("/opt/shop/config.py", {"verifier": "python3 /opt/shop/server.py"}),
+    ],
+)
+def test_settings_that_task_solution_or_verifier_name_are_the_work(path, words):
+    assert settings(path).answers(Change(path, "changed", "file"))
+    assert not settings(path, **words).answers(Change(path, "changed", "file"))
+    assert not settings(path, **words).leaves([Change(path, "changed", "file")])
+
+
+def test_a_program_that_the_verifier_runs_is_not_a_name_of_its_settings():
+    path = "/etc/apache2/ports.conf"
+    assert settings(path, verifier="apache2 -t").answers(Change(path, "changed", "file"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/hosts", "/etc/passwd", "/etc/shadow-", "/etc/fstab", "/etc/security/limits.conf", "/etc/init.d/shop",
+     "/etc/sysctl.conf", "/etc/cron.d/shop", "/etc/ssl/certs/ca-certificates.crt", "/etc/systemd/system/x.service"],
+)  # fmt: skip
+def test_accounts_and_settings_of_the_machine_may_be_the_work(path):
+    assert not settings(path).answers(Change(path, "changed", "file"))
+
+
+def test_what_a_search_finds_is_not_what_programs_look_for():
+    path = "/etc/acme/settings.ini"
+    change = Change(path, "changed", "file")
+    assert not settings(path, listed=frozenset({"/etc", "/etc/acme"})).answers(change)
+    assert settings(path, listed=frozenset({"/etc/acme"})).answers(change)
+
+
+def test_what_a_changed_setting_means_is_seen_with_the_work_once_more():
+    change = Change("/etc/acme/settings.ini", "changed", "file")
+    assert settings("/etc/other/settings.ini").leaves([change])
+    assert not settings(change.path).leaves([change])
+
+
+def runs(*executed, looked_for, task="", verifier="", given=()):
+    asked = frozenset(map(spelled, looked_for))
+    named = Named.in_texts(task, [verifier])
+    return missed_paths(Lookups(asked=asked, executed=frozenset(executed), given=frozenset(given)), named, "/app").paths
+
+
+@pytest.mark.parametrize(
+    "other", ["/usr/bin/curl", "/root/.local/bin/curl", "/opt/curl/bin/curl", "/verifier/bin/curl"]
+)
+def test_no_program_of_the_agent_stands_before_one_that_the_verifier_runs(other):
+    path = "/usr/local/bin/curl"
+    assert runs(other, looked_for={path}, verifier="curl -s localhost") == {path}
+    assert runs(looked_for={path}, verifier="curl -s localhost") == frozenset(), "nothing of that name ran"
+    assert runs(other, looked_for={other}, verifier="curl -s localhost") == frozenset(), "it is the same one"
+    assert runs(other, looked_for={path}, verifier="/usr/local/bin/curl -s localhost") == frozenset()
+    assert runs(other, looked_for={path}, given={path}) == frozenset()
+
+
+def test_a_program_of_the_verifier_may_be_compared_with_one_that_the_task_is_about():
+    path, task = "/usr/local/bin/sorter", "Install a program `sorter`."
+    assert runs("/verifier/bin/sorter", "/app/sorter", looked_for={path}, task=task) == frozenset()
+    assert runs("/usr/bin/sorter", looked_for={path}, task=task) == {path}
+
+
+def test_what_is_no_program_may_have_the_name_of_one():
+    assert runs("/usr/sbin/shop", looked_for={"/etc/default/shop", "/usr/share/doc/shop"}) == frozenset()
+    assert runs("/tools/shop", looked_for={"/usr/lib/tools/shop"}) == frozenset()
+    assert runs("/usr/bin/shop", "/usr/lib/tools/x", looked_for={"/usr/lib/tools/shop"}) == {"/usr/lib/tools/shop"}
+
+
+def test_programs_of_the_work_and_of_a_solution_say_nothing_of_the_environment():
+    seen = Lookups(
+        found=frozenset({"/usr/bin/x"}),
+        executed=frozenset({"/opt/mine/bin/x", "/srv/x", "/usr/bin/x", "/root/.local/bin/x"}),
+        settings=frozenset({"/etc/x"}),
+    )
+    assert seen.of_the_work == Lookups(executed=frozenset({"/usr/bin/x", "/root/.local/bin/x"}), settings=seen.settings)
+    assert seen.of_a_solution == Lookups()
+
+
+def test_a_library_that_the_loader_misses_is_missing_wherever_its_cache_could_find_it():
+    missed = missed_paths(
+        Lookups(frozenset({"/usr/lib/x86_64-linux-gnu//libzz.so.1", "/usr/lib/r//libyy.so"})), Named(), "/app"
+    )
+    assert missed.answers(Change("/usr/local/lib/libzz.so.1", "added", "symlink", target="libother.so"))
+    assert not missed.answers(Change("/usr/local/lib/libother.so", "added", "file"))
+    assert not missed.answers(Change("/usr/local/lib/libyy.so", "added", "file"))
+    assert not missed.answers(Change("/srv/libzz.so.1", "added", "file"))
+
+
 PARTS = st.sampled_from(["app", "etc", "gems", "home", "lib", "lib64", "opt", "root", "srv", "usr", "var", "x", "zz"])
 PATHS = st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
 
@@ -176,15 +295,18 @@ PATHS = st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join
 @given(
     looked_for=st.frozensets(PATHS, max_size=8),
     listed=st.frozensets(PATHS, max_size=4),
+    settings=st.frozensets(PATHS, max_size=4),
     path=PATHS,
     workdir=st.one_of(PATHS, st.just("/")),
     kind=st.sampled_from(["added", "changed", "deleted"]),
     type_=st.sampled_from(["file", "symlink", "directory"]),
 )
 def test_a_change_that_look_ups_could_answer_is_never_taken_for_one_that_they_could_not(
-    looked_for, listed, path, workdir, kind, type_
+    looked_for, listed, settings, path, workdir, kind, type_
 ):
-    missed = missed_paths(Lookups(frozenset(map(spelled, looked_for)), listed=listed), Named(), workdir)
+    missed = missed_paths(
+        Lookups(frozenset(map(spelled, looked_for)), listed=listed, settings=settings), Named(), workdir
+    )
     change = Change(path, kind, type_)
     assert may_be_looked_for(change, workdir) or not missed.answers(change)
 
@@ -197,11 +319,11 @@ def test_only_what_may_be_a_folder_is_made_to_look_into_it():
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 
 
-@given(*[st.frozensets(NAMES)] * 5)
-def test_records_are_read_as_they_were_written(missed, asked, found, listed, executed):
-    parts = {"-": missed, "~": asked, "+": found, "=": listed, "@": executed}
+@given(*[st.frozensets(NAMES)] * 6)
+def test_records_are_read_as_they_were_written(missed, asked, found, listed, executed, settings):
+    parts = {"-": missed, "~": asked, "+": found, "=": listed, "@": executed, "<": settings}
     data = b"".join(f"{kind}{text}\0".encode() for kind, part in parts.items() for text in part)
-    assert read_lookups(data) == (Lookups(missed, asked, found, listed, executed), bool(found))
+    assert read_lookups(data) == (Lookups(missed, asked, found, listed, executed, settings), bool(found))
 
 
 @pytest.mark.parametrize("record", [b"?\0", b"!\0", b"\0"])
@@ -238,6 +360,22 @@ def watched(folder: Path, command: str) -> tuple[set[str], set[str], int]:
 def own(folder: Path, paths: frozenset[str]) -> set[str]:
     """The names of what was looked for in a folder."""
     return {path.rpartition("/")[2] for path in paths if path.startswith(str(folder))}
+
+
+@pytest.mark.slow
+def test_settings_that_a_program_was_not_given_are_recorded(tmp_path):
+    link, work = tmp_path / "link", tmp_path / "work"
+    link.symlink_to("/etc/fstab")
+    work.mkdir()
+    (work / "own.py").write_text("open('/etc/host.conf')\n")
+    by_itself = f"open('/etc/hos' + 'tname'); open('{tmp_path}/li' + 'nk'); open('/usr/share/common-licenses/GPL-3')"
+    lookups, _ = recorded(tmp_path, "/usr/bin/python3", "-c", by_itself)
+    assert {"/etc/hostname", "/etc/fstab"} <= lookups.settings
+    assert all(path.startswith(("/etc/", "/opt/")) for path in lookups.settings)
+    given, _ = recorded(tmp_path, "/bin/cat", "/etc/hostname", str(link))
+    assert not {"/etc/hostname", "/etc/fstab"} & given.settings
+    lookups, _ = recorded(tmp_path, "/usr/bin/python3", f"{work}/own.py")
+    assert "/etc/host.conf" not in lookups.settings
 
 
 @pytest.mark.slow

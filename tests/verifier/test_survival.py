@@ -268,11 +268,27 @@ def test_modules_of_go_that_the_environment_was_built_with_are_as_built(change, 
     assert reasons([change], Rules("/app", keep_system=system)) == {change.path: "path"}
 
 
-def test_modules_of_go_that_the_agent_added_survive():
-    new = MODULE.replace("same@", "other@")
-    changes = [Change(new, "added", "directory"), Change(f"{new}/other.go", "added", "file")]
+@pytest.mark.parametrize("system", [False, True])
+def test_archives_of_modules_of_go_survive_and_are_compared_again(system):
+    new, cache = MODULE.replace("same@", "other@"), "/go/pkg/mod/cache/download"
+    kept = [f"{cache}/example.com/other/@v/v1.0.0.zip", f"{cache}/sumdb/sum.golang.org/lookup/example.com/other@v1.0.0"]
+    changes = [Change(new, "added", "directory"), *(Change(path, "added", "file") for path in kept)]
+    unpacked = Change(f"{new}/other.go", "added", "file")
+    compared = Change(f"{cache}/example.com/other/@v/v1.0.0.ziphash", "added", "file")
     own = Change("/app/pkg/mod/parse.go", "changed", "file")
-    assert reasons([*changes, own]) == {}
+    found = reasons([*changes, unpacked, compared, own], Rules("/app", keep_system=system))
+    assert found == {new: "path", compared.path: "path"}
+
+
+@pytest.mark.parametrize("path", ["/root/go", "/home/agent/go", "/go/pkg", "/go/pkg/mod", "/go/pkg/mod/example.com"])
+def test_no_link_leads_to_modules_of_go_elsewhere(path):
+    link = Change(path, "added", "symlink", target="/srv/go")
+    assert reasons([link], Rules("/app", keep_system=True)) == {path: "path"}
+
+
+@pytest.mark.parametrize("path", ["/usr/local/bin/go", "/usr/local/go", "/app/pkg/mod/other.go"])
+def test_other_links_of_go_survive(path):
+    assert reasons([Change(path, "added", "symlink", target="/usr/lib/go")], Rules("/app", keep_system=True)) == {}
 
 
 def test_libraries_in_hidden_folders_of_homes_are_as_built_where_the_system_is_kept():

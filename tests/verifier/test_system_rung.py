@@ -100,3 +100,79 @@ async def test_what_the_agent_installed_and_configured_is_seen(bench, package):
         await it.agent(HONEST, user="root")
         found = await it.verify()
         assert found.verdict.reward == 1, ((it.output / "test-stdout.txt").read_text(), found)
+
+
+SHOP = """\
+FROM debian:12
+WORKDIR /app
+RUN mkdir /etc/acme && echo port=80 > /etc/acme/settings.ini \\
+ && printf '#!/bin/sh\\n. /etc/acme/settings.ini\\necho $port\\n' > /usr/bin/zz-shop && chmod 755 /usr/bin/zz-shop
+"""
+SHOPS = """\
+#!/bin/bash
+if [ "$(zz-shop)" = 8080 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "reward"),
+    [
+        ({"oracle/solve.sh": "#!/bin/sh\nsed -i s/80/8080/ /etc/acme/settings.ini\n"}, 1),
+        ({"verifier/README.md": "The settings are in /etc/acme.\n"}, 1),
+        ({}, 0),
+    ],
+    ids=["solution", "verifier", "nobody"],
+)
+async def test_settings_that_a_program_reads_by_itself_are_the_agents_if_named(bench, package, more, reward):
+    frontmatter = "verifier: {isolation: system}\nagent: {user: root}\n"
+    folder = package(frontmatter, {"environment/Dockerfile": SHOP, "verifier/test.sh": SHOPS, **more})
+    async with bench(folder, base_image="host") as it:
+        await it.agent("echo port=8080 > /etc/acme/settings.ini", user="root")
+        found = await it.verify()
+        assert found.verdict.reward == reward, found
+
+
+INSTALLS = """\
+cd /tmp; echo 'int zz_seven() { return 7; }' > zz.c
+gcc -shared -fPIC -Wl,-soname,%s -o /usr/local/lib/%s zz.c; ldconfig
+"""
+LINKS = """\
+#!/bin/bash
+cd /tmp; echo 'int zz_seven(); int main() { return zz_seven() != 7; }' > main.c; gcc -o main main.c -l:%s && ./main
+echo $((! $?)) > /logs/verifier/reward.txt
+"""
+
+
+async def test_the_loader_finds_a_library_that_the_agent_installed(bench, package):
+    frontmatter = "verifier: {isolation: system}\nagent: {user: root}\n"
+    folder = package(frontmatter, {"verifier/test.sh": LINKS % "libzzseven.so"})
+    async with bench(folder, base_image="host") as it:
+        await it.agent(INSTALLS % (("libzzseven.so",) * 2), user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 1, ((it.output / "test-stdout.txt").read_text(), found)
+
+
+LOADS = """\
+#!/bin/bash
+cd /tmp; printf '#include <dlfcn.h>\\nint main() { return dlopen("lib" "zz" "plugin.so", RTLD_NOW) != 0; }' > main.c
+gcc -o main main.c && ./main
+echo $? > /logs/verifier/reward.txt
+"""
+"""Its reward is 1 if a library is found that no text names."""
+
+
+async def test_the_loader_finds_no_library_that_programs_look_for_in_vain(bench, package):
+    frontmatter = "verifier: {isolation: system}\nagent: {user: root}\n"
+    async with bench(package(frontmatter, {"verifier/test.sh": LOADS}), base_image="host") as it:
+        await it.agent(INSTALLS % (("libzzplugin.so",) * 2), user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 0, found
+
+
+async def test_no_library_of_another_name_stands_for_one_of_the_environment(bench, package):
+    frontmatter = "verifier: {isolation: system}\nagent: {user: root}\n"
+    shown = "ldconfig -p | grep -c '/usr/local/lib/libz.so.1' > /logs/verifier/reward.txt"
+    async with bench(package(frontmatter, {"verifier/test.sh": f"#!/bin/bash\n{shown}\n"}), base_image="host") as it:
+        await it.agent(INSTALLS % ("libz.so.1", "libzzseven.so"), user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 0, found

@@ -266,9 +266,9 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("go", "`go.work` in the folder and above it.", "as-built", "Withheld by name."),
     Lookup(
         "go",
-        "Modules in `pkg/mod`, which it compares with their checksums only when it downloads them.",
+        "Modules in `pkg/mod`, which it compares with their checksums only when it unpacks them.",
         "as-built",
-        "Nothing is changed in a module that the environment was built with, nor added to it.",
+        "Modules are as built. Of what the agent downloaded the archives stay, which Go unpacks and compares again.",
     ),
     Lookup("go", "Variables in `~/.config/go/env`.", "as-built", "Settings of homes are as built."),
     Lookup(
@@ -364,6 +364,27 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Where system changes are kept, the verifier's programs are watched on the environment as built. What they "
         "look for in vain there, or would list in a folder of software, is withheld, unless the task or the verifier "
         "names it or the oracle adds it.",
+    ),
+    Lookup(
+        "any",
+        "Its settings in `/etc` and `/opt` that exist in the environment, under whatever name.",
+        "as-built",
+        "Where system changes are kept, those that the watched programs look for by themselves stay as built, unless "
+        "the task, the verifier or the oracle names them.",
+    ),
+    Lookup(
+        "any",
+        "A program of the agent before one that the verifier installs or that is outside the folders of the system.",
+        "as-built",
+        "Where system changes are kept, withheld if a program of that name ran from elsewhere while the verifier was "
+        "watched.",
+    ),
+    Lookup(
+        "libc",
+        "Libraries in the folders of the loader's cache.",
+        "as-built",
+        "The cache is as built. Where system changes are kept, it is updated with the agent's libraries, if it still "
+        "finds all of the environment's where they were.",
     ),
     Lookup(
         "cmake",

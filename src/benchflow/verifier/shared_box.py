@@ -35,7 +35,7 @@ from benchflow.verifier.ground import (
 )
 from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
 from benchflow.verifier.search import FOLLOW, SEARCH
-from benchflow.verifier.surviving import makefiles, node_packages, own_account, repositories
+from benchflow.verifier.surviving import loader_cache, makefiles, node_packages, own_account, repositories
 from benchflow.verifier.surviving.built_places import lookup_folders, software_places, start_paths
 from benchflow.verifier.surviving.made_places import MadeByVerifier
 from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
@@ -260,6 +260,8 @@ async def fork_for_verification(
             await _settle(environment, forked, survivors)
         if survivors.accounts and await own_account.settle(forked, built.accounts, scope.user):
             survivors.withheld.append(Withheld(own_account.ACCOUNTS, "changed", "startup"))
+        if rules.keep_system and any(item.path == loader_cache.CACHE for item in survivors.withheld):
+            await loader_cache.settle(forked)
         if survivors.future:
             await makefiles.make_present(forked, survivors.future)
         if survivors.node_packages:

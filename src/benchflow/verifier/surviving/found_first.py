@@ -24,6 +24,9 @@ _OF_LOADER: Final = frozenset({"glibc-hwcaps", "haswell", "tls", "x86_64", "xeon
 """Folders beside libraries in which the loader looks first."""
 _LANGUAGES: Final = frozenset({("share", "locale"), ("share", "locale-langpack"), ("lib", "locale")})
 _GO_MODULES: Final = ("pkg", "mod")
+_HOME_OF_GO: Final = re.compile(r"(root|home/[^/]+)/go")
+_COMPARED: Final = ".ziphash"
+"""The checksum of a module that was compared before; without it, Go compares."""
 _OF_COMPILER: Final = re.compile(r"(?:/usr|/usr/local)/([^/]+-linux-[^/]+)(?:/.*)?")
 """Where gcc looks for its specs, its programs and headers first, if it compiles for that target."""
 _RUBY_LIBRARY: Final = re.compile(r"(.*/(?:lib|lib64|[^/]+-linux-[^/]+)/ruby/\d[\d.]*)/.+")
@@ -53,20 +56,26 @@ def is_of_language(names: Sequence[str]) -> bool:
     return any(pair in _LANGUAGES for pair in pairwise(names))
 
 
-def is_in_go_module(change: Change, names: Sequence[str], added: PathSet, workdir: str) -> bool:
-    """Whether it belongs to a module of Go that the environment was built with, wherever such modules are kept.
+def is_in_go_module(change: Change, names: Sequence[str], workdir: str) -> bool:
+    """Whether it is in a module of Go as unpacked, wherever such modules are kept, or records that one was compared.
 
-    Go compares a module with its checksum when it downloads it, and never again.
+    Go compares a module with its checksum when it downloads or unpacks it, and never again. Of what the agent
+    downloaded the archives stay: Go unpacks them again, and compares them with the verifier's checksums.
     """
+    outside = not change.path.startswith(f"{workdir}/")
     depth = next((depth for depth, pair in enumerate(pairwise(names)) if pair == _GO_MODULES), None)
     if depth is None:
-        redirects = change.type == "symlink" and change.kind == "changed" and names[-1] in ("go", "pkg")
-        return redirects and not change.path.startswith(f"{workdir}/")
+        replaced = change.kind == "changed" and names[-1] in ("go", "pkg")
+        redirects = replaced or names[-2:] == ["go", "pkg"] or _HOME_OF_GO.fullmatch("/".join(names))
+        return outside and change.type == "symlink" and bool(redirects)
     inner = names[depth + 2 :]
+    if change.type == "symlink":  # there are none in modules
+        return change.kind != "added" or outside or names[depth - 1 : depth] == ["go"]
     if change.kind != "added":
-        return change.type == "symlink" or (any("@" in name for name in inner) and not is_folder(change))
-    module = next((place for place, name in enumerate(inner[:-1]) if "@" in name[1:]), None)
-    return module is not None and not added.covers("/".join(change.path.split("/")[: depth + module + 4]))
+        return any("@" in name for name in inner) and not is_folder(change)
+    if inner[:1] == ["cache"]:
+        return inner[-1].endswith(_COMPARED)
+    return any("@" in name[1:] for name in inner)
 
 
 def is_folder(change: Change) -> bool:

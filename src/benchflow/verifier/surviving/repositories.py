@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,8 +23,10 @@ POINTERS: Final = frozenset({".git", "commondir"})
 _AT_ONCE: Final = 200
 _TIMEOUT_SEC: Final = 60.0
 _MAX_BYTES: Final = 16 << 20
+_LARGEST: Final = 1 << 20
+"""How long settings may be that are read without git."""
 _LIST: Final = r"""
-command -v git >/dev/null || exit 0
+command -v git >/dev/null && git=yes || git=
 for place do
   folder=${place%/*}
   case $folder/ in
@@ -33,11 +35,15 @@ for place do
   esac
   printf 'file\n%s\0' "$place"
   if [ -L "$place" ] || [ ! -f "$place" ]; then printf 'unfit\0'
+  elif [ ! "$git" ]; then printf 'unread\0'
   else git config --file "$place" --no-includes --null --list 2>/dev/null || printf 'unfit\0'
   fi
 done
 """
-"""Prints each file in a folder that can be a repository, and its settings; a key has a dot, other words have none."""
+"""Prints each file in a folder that can be a repository, and its settings; a key has a dot, other words have none.
+Without git, which a verifier may install later, the file is `unread`."""
+_SECTION: Final = re.compile(r'\[([A-Za-z][A-Za-z0-9-]*)(?: "([^"\\]+)")?\]')
+_ENTRY: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*) *= *([^\"\\;#]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,8 @@ async def _read(sandbox: Sandbox, paths: Sequence[str]) -> dict[str, list[Settin
         words = ["/bin/sh", "-c", _LIST, "sh", *chunk]
         result = await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC, max_output=_MAX_BYTES)
         if result.ok and not result.dropped_bytes:
-            _parse(result.stdout.decode("utf-8", "surrogateescape"), found)
+            for path in _parse(result.stdout.decode("utf-8", "surrogateescape"), found):
+                found[path] = await _read_plain(sandbox, path)
         elif len(chunk) > 1:
             pending += [[path] for path in chunk]  # one of them is endless: the others are judged without it
         else:
@@ -166,15 +173,44 @@ async def _read(sandbox: Sandbox, paths: Sequence[str]) -> dict[str, list[Settin
     return found
 
 
-def _parse(text: str, found: dict[str, list[Setting] | None]) -> None:
+async def _read_plain(sandbox: Sandbox, path: str) -> list[Setting] | None:
+    try:
+        return plain_settings((await sandbox.read_file(path, max_bytes=_LARGEST)).decode())
+    except (SandboxFailure, UnicodeDecodeError):
+        return None
+
+
+def plain_settings(text: str) -> list[Setting] | None:
+    """The settings in a file as git writes them; None if anything in it could be read in another way."""
+    found: list[Setting] = []
+    section = ""
+    for line in text.split("\n"):
+        words = line.strip(" \t")
+        if not words:
+            continue
+        if re.search(r"[\x00-\x1f\x7f-\uffff]", words):
+            return None
+        if head := _SECTION.fullmatch(words):
+            section = head[1].lower() + (f".{head[2]}" if head[2] else "")
+        elif (entry := _ENTRY.fullmatch(words)) and section:
+            found.append(Setting(f"{section}.{entry[1].lower()}", entry[2].strip(" ")))
+        else:
+            return None
+    return found
+
+
+def _parse(text: str, found: dict[str, list[Setting] | None]) -> Iterator[str]:
+    """Enter what was printed; the files that are still to be read."""
     path = ""
     for record in text.split("\0")[:-1]:
         key, newline, value = record.partition("\n")
         if key == "file":
             path = value
             found[path] = []
-        elif key == "unfit":
+        elif key in ("unfit", "unread"):
             found[path] = None
+            if key == "unread":
+                yield path
         else:
             settings = found[path]
             if settings is not None:

@@ -68,7 +68,7 @@ REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
     "system": "is part of the system",
     "path": "is in a folder where programs or libraries are looked up",
-    "lookup": "is something that a program looks for by itself and does not find in the environment as built",
+    "lookup": "is something that programs of the verifier look for by themselves",
     "home": "is a setting that shells and tools read",
     "above": "is in a folder above the working folder, where tools look for their settings",
     "startup": "is code or a setting that programs read when they start",
@@ -229,7 +229,7 @@ class _Judge:
             return "startup"
         if rules.starts and (below(path, *rules.starts) or self._redirects(change, rules.starts)):
             return "startup"
-        if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.added, self.rules.workdir):
+        if not _OF_GO.isdisjoint(names) and is_in_go_module(change, names, self.rules.workdir):
             return "path"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         reason = reason or self._of_verifier(change)

@@ -50,7 +50,7 @@ AS_BUILT: Final = "as built"
 ORACLE: Final = "oracle"
 
 
-_PARTS: Final = ("missed", "asked", "found", "listed", "executed", "given")
+_PARTS: Final = ("missed", "asked", "found", "listed", "executed", "settings", "given")
 
 
 def _plain(known: Mapping[str, Lookups]) -> dict[str, dict[str, list[str]]]:
@@ -112,19 +112,25 @@ async def recalled(scope: Scope, subject: Subject) -> Scope | None:
 
 def _with(scope: Scope, subject: Subject, known: Mapping[str, Lookups]) -> Scope:
     lookups = functools.reduce(Lookups.__or__, known.values(), Lookups())
-    named, _ = named_by(scope.folders, scope.prompt)
-    return replace(scope, missed=missed_paths(lookups, named, subject.workdir))
+    return replace(scope, missed=missed_paths(lookups, _named(scope), subject.workdir))
 
 
 async def more_missed(scope: Scope, subject: Subject, watch: Watch) -> MissedPaths:
     """What a verifier looks for in vain, with what was seen of it in one more state."""
-    seen = replace(watch.lookups, found=frozenset())
-    lookups = functools.reduce(Lookups.__or__, (await KNOWN.recall(subject.key)).values(), seen)
-    return missed_paths(lookups, named_by(scope.folders, scope.prompt)[0], subject.workdir)
+    known = (await KNOWN.recall(subject.key)).values()
+    lookups = functools.reduce(Lookups.__or__, known, watch.lookups.of_the_work)
+    return missed_paths(lookups, _named(scope), subject.workdir)
+
+
+def _named(scope: Scope) -> Named:
+    steps = [item.oracle_dir for item in scope.view.steps if item.config.name == scope.step]
+    solutions = tuple(folder for folder in (scope.view.oracle_dir, *steps) if folder is not None)
+    return named_by(scope.folders, scope.prompt, solutions)[0]
 
 
 async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, given: Iterable[str] = ()) -> None:
-    """Remember what a verifier looks for in a state that `attempt` verifies. `given` are paths that a solution adds.
+    """Remember what a verifier looks for in a state that `attempt` verifies. `given` are paths that a solution adds
+    or changes.
 
     It is watched twice, the second time with the folders that it missed: then it looks into them.
     """
@@ -148,16 +154,20 @@ async def learn(scope: Scope, subject: Subject, state: str, attempt: Attempt, gi
     more = replace(second.lookups, found=frozenset())  # the folders that were made here would be among it
     first.lookups |= more | Lookups(given=frozenset(given))
     if state != AS_BUILT:  # what the oracle adds is not the environment's
-        first.lookups = replace(first.lookups, found=frozenset())
+        first.lookups = first.lookups.of_a_solution
     await KNOWN.remember(subject.key, state, first)
 
 
 @functools.lru_cache(maxsize=32)
-def named_by(folders: Sequence[Path], prompt: str) -> tuple[Named, frozenset[str]]:
-    """What the texts of task and verifier name, and the words of the verifier's alone."""
+def named_by(folders: Sequence[Path], prompt: str, solutions: Sequence[Path] = ()) -> tuple[Named, frozenset[str]]:
+    """What the texts of task, verifier and solutions name, and the words of the verifier's alone."""
+    texts = _texts(folders)
+    return Named.in_texts(prompt, texts, _texts(solutions)), Named.in_texts("", texts).words
+
+
+def _texts(folders: Iterable[Path]) -> list[str]:
     files = (Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names)
-    texts = [_text(file) for file in files if file.is_file() and not file.is_symlink()]
-    return Named.in_texts(prompt, texts), Named.in_texts("", texts).words
+    return [_text(file) for file in files if file.is_file() and not file.is_symlink()]
 
 
 def _text(file: Path) -> str:

@@ -119,12 +119,12 @@ class Watching:
 
     async def learn(self, scope: Scope, name: str, sandbox: Sandbox) -> None:
         """Learn from a state that solves the task what its verifier looks for."""
-        added = (change.path for change in await sandbox.changes() if change.kind == "added")
+        given = [change.path for change in await sandbox.changes()]
 
         async def attempt(watched: Scope) -> None:
             await self.attempt(watched, name, None, sandbox, None, soft=False)
 
-        await learned_lookups.learn(scope, await self._subject(scope, name), ORACLE, attempt, added)
+        await learned_lookups.learn(scope, await self._subject(scope, name), ORACLE, attempt, given)
 
     async def _subject(self, scope: Scope, name: str) -> Subject:
         backend, preparation = self.environment.backend.name, self.environment.preparation

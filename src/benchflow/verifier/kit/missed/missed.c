@@ -4,8 +4,10 @@
  *
  * FILE gets a record for each thing once, ended by NUL: `-PATH` was looked for and does not exist, resolved as far as it
  * does, with `//` where that ends; `~PATH` likewise, by a program that was given its name, by the script of the verifier
- * itself, or by a program or script in FOLDER; `+PATH` was found, `@PATH` executed; `=PATH` is a folder that was listed, or
- * would be if it existed; `?` if a program could not be followed; `!` if there was more than fits. Only system calls that look up a path stop the programs; all others run at full speed.
+ * itself, or by a program or script in FOLDER; `+PATH` was found, `@PATH` executed; `<PATH` was found in /etc or
+ * /opt by a program that was not given its name; `=PATH` is a folder that was listed, or would be if it existed; `?` if a
+ * program could not be followed; `!` if there was more than fits. Only system calls that look up a path stop the programs;
+ * all others run at full speed.
  */
 
 typedef unsigned char u8;
@@ -397,6 +399,38 @@ static int is_shell(i64 id)
     return starts_with(name, "busybox") || (n >= 2 && name[n - 2] == 's' && name[n - 1] == 'h');
 }
 
+static int is_setting(const char *path)
+{
+    return starts_with(path, "/etc/") || starts_with(path, "/opt/");
+}
+
+/* Records a path that exists, and if it is among settings and nobody names it, once more: as it was spelled, and where links
+ * lead. */
+static void record_found(i64 id, struct task *task)
+{
+    static char real[LONGEST];
+    char place[64];
+    int first = is_new('+', task->path), spelled = is_setting(task->path);
+    if (first)
+        write_record('+', task->path);
+    if (task->scripted || !(first || spelled))
+        return;
+    i64 file = CALL(openat, AT_FDCWD, task->path, O_PATH | O_CLOEXEC, 0, 0);
+    if (file >= 0) {
+        append_number(append(place, place + 63, "/proc/self/fd/"), place + 63, file);
+        i64 size = CALL(readlinkat, AT_FDCWD, place, real, LONGEST - 1, 0);
+        real[size > 0 ? size : 0] = 0;
+        CALL(close, file, 0, 0, 0, 0);
+    }
+    int led = file >= 0 && is_setting(real);
+    if (!(spelled || led) || is_argument(id, task->path))
+        return;
+    if (spelled)
+        record_once('<', task->path);
+    if (led)
+        record_once('<', real);
+}
+
 static void begin_call(i64 id)
 {
     struct stop stop;
@@ -447,7 +481,7 @@ static void end_call(i64 id, i64 result)
         if (task->folder && is_new('/', task->path))
             record_missing('=', task->path);
     } else if (result >= 0) {
-        record_once('+', task->path);
+        record_found(id, task);
         if (starts_with(task->path, "/verifier/") || starts_with(task->path, "/tests/"))
             task->scripted = task->scripted || is_shell(id);
     }
