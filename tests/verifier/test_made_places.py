@@ -103,6 +103,12 @@ def test_what_the_task_asks_for_stays_unless_the_verifier_has_a_file_of_that_nam
     assert made.takes(change("/app/env/python")) is expected
 
 
+def test_what_agent_and_verifier_both_install_stays_as_its_package_manager_knows_it():
+    made = MadeByVerifier(places(change("/usr/bin/curl", mode=0o755)), used=frozenset({"curl"}))
+    assert not made.takes(change("/usr/bin/curl", mode=0o755))
+    assert made.suspects([change("/usr/bin/curl", mode=0o755)]) == []
+
+
 def test_what_is_no_file_stays_nowhere_in_the_place_of_a_file_or_folder():
     made = MadeByVerifier(FILES, asked=frozenset({"/app/env", "/app/test.py"}), words=frozenset({"env", "test.py"}))
     assert made.takes(change("/app/env", "symlink"))

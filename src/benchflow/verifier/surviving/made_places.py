@@ -1,7 +1,7 @@
 """What a verifier makes itself, where nothing was: nothing of the agent stands there in its place, pure.
 
-A verifier copies its tests into the working folder, makes a virtual environment, clones, builds. If something is
-there already, the copy lands elsewhere, or a program keeps what it finds, and the verifier continues with the agent's.
+A verifier copies its tests into the working folder, makes a virtual environment, clones, builds. If something is in
+that place, the copy lands elsewhere, or a program keeps what it finds, and the verifier continues with the agent's.
 `MadePlaces` are the paths that the same verifier made on the environment as built, where no agent was. A verifier may
 stop there before it makes anything. So a state that scores is also verified without what has a name that the verifier
 uses and the task does not (`suspects`): what the verifier makes then is its own too.
@@ -18,6 +18,9 @@ from benchflow.sandbox.protocol import Change
 
 _OF_EVERYBODY: Final = ("/dev/shm/", "/tmp/", "/var/tmp/")  # noqa: S108 - nothing is written there
 """Where a kernel may refuse even root to write to a file of another user."""
+_OF_PACKAGES: Final = ("/bin/", "/etc/", "/lib", "/sbin/", "/usr/", "/var/lib/")
+"""Where package managers install. Files of a package that agent and verifier both install are not taken from it: its
+manager would still call it installed. Other rules say which programs come first there."""
 _BINARY: Final = ("7f454c46", "213c6172", "cafebabe", "0061736d", "4243c0de")
 """How programs and parts of programs begin: ELF, archives of objects, classes of Java, WebAssembly, bitcode."""
 _EXECUTABLE: Final = 0o111
@@ -91,6 +94,8 @@ class MadeByVerifier:
         path = change.path
         if path in self.suspected:
             return True
+        if path.startswith(_OF_PACKAGES):
+            return False
         if change.type == "file" and path.rpartition("/")[2] in self.own:
             return change.kind != "deleted" and self.places.has_file(path)
         taken = self.places.taken_by(change, as_root=self.as_root)
@@ -108,8 +113,10 @@ class MadeByVerifier:
         return [group for group in dict.fromkeys((own, used)) if group]
 
     def _may_be_kept(self, change: Change, folders: frozenset[str]) -> bool:
-        if change.kind == "deleted" or change.type != "file":
-            return change.kind != "deleted"
+        if change.kind == "deleted" or change.path.startswith(_OF_PACKAGES):
+            return False
+        if change.type != "file":
+            return True
         executable = change.rights is None or bool(change.rights.mode & _EXECUTABLE)
         inner = change.path.rpartition("/")[0] in folders
         added = change.kind == "added" and (inner or executable)
