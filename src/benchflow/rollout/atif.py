@@ -34,8 +34,8 @@ from benchflow.record import (
     read_tool_calls,
     read_trajectory,
 )
-from benchflow.record.atif_steps import KNOWN_USAGE, VERSION, atif_steps, with_values
 from benchflow.record.codec import plain
+from benchflow.record.reading.atif_steps import KNOWN_USAGE, VERSION, atif_steps, with_values
 
 
 def export_atif(folder: Path) -> dict[str, Any]:

@@ -34,9 +34,9 @@ from benchflow.verifier.ground import (
     uv_variables,
 )
 from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
-from benchflow.verifier.search import FOLLOW, SEARCH
 from benchflow.verifier.surviving import loader_cache, makefiles, node_packages, own_account, repositories
 from benchflow.verifier.surviving.built_places import lookup_folders, software_places, start_paths
+from benchflow.verifier.surviving.built_search import FOLLOW, SEARCH
 from benchflow.verifier.surviving.made_places import MadeByVerifier
 from benchflow.verifier.surviving.missed_lookups import MissedPaths, may_be_looked_for
 from benchflow.verifier.surviving.start_files import NAME_SERVICES

@@ -30,11 +30,11 @@ from benchflow.task.taken import require_intact
 from benchflow.verifier.agent_processes import check_services, judge_ended
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.narrowing import Narrowing, settled
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.shared_box import as_built
 from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_strategy
 from benchflow.verifier.surviving.survival import Withheld
+from benchflow.verifier.watched.narrowing import Narrowing, settled
 
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations

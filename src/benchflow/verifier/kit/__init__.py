@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.record import RolloutFolder, read_trajectory
-from benchflow.record.atif_steps import VERSION, atif_steps
+from benchflow.record.reading.atif_steps import VERSION, atif_steps
 
 FOLDER: Final = ".rewardkit"
 """Their location in the verifier's folder."""
