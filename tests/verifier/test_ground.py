@@ -14,7 +14,15 @@ import pytest
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Rights
 from benchflow.verifier import ground
-from benchflow.verifier.ground import changed_settings, configures_uv, describe, uv_variables
+from benchflow.verifier.ground import (
+    changed_settings,
+    configures_uv,
+    creates_uv_project,
+    describe,
+    environments_of_uv,
+    sources_of,
+    uv_variables,
+)
 from benchflow.verifier.lookups import LOOKUPS
 from benchflow.verifier.surviving.survival import Rules
 
@@ -52,6 +60,14 @@ def test_what_is_withheld_or_mounted_is_not_described():
     assert records(changes, PathSet(["/usr"]), rules) == []
 
 
+def test_of_sources_that_the_agent_added_or_changed_the_sizes_are_described_and_links_have_none():
+    changes = [added("/app/a.py", size=3), Change("/app/b.py", "changed", "file", size=4), added("/app/c.txt")]
+    links = [added("/app/d.py", "symlink", target="c.txt"), Change("/app/e.py", "deleted", "file")]
+    installed = [added("/app/.venv/lib/python3/site-packages/x.py"), added("/usr/x.py")]
+    found = sources_of([*changes, *links, *installed], PathSet(["/usr"]))
+    assert found == b"3 /app/a.py\0004 /app/b.py\0-1 /app/d.py\0"
+
+
 def test_an_opt_out_leaves_nothing_to_describe():
     assert describe([added("/app/x")], NOTHING, Rules("/app", keep_hooks=True)) == b"kept \0"
 
@@ -77,7 +93,38 @@ def test_only_settings_that_were_built_are_read_as_built():
     ],
 )
 def test_uv_is_kept_off_what_the_agent_added_and_off_nothing_else(paths, project, variables):
-    assert set(uv_variables(map(added, paths), NOTHING, "/app", project=project)) == variables
+    assert set(uv_variables([added(path) for path in paths], NOTHING, "/app", project=project)) == variables
+
+
+@pytest.mark.parametrize(
+    ("paths", "remade", "variables"),
+    [
+        (["/app/.venv", "/app/sub/.venv"], ["/app/.venv"], set()),
+        (["/app/.venv", "/app/.python-version"], ["/app/.venv"], {"UV_NO_CONFIG"}),
+        (["/app/.venv", "/app/pyproject.toml"], [], {"UV_NO_CONFIG", "UV_PROJECT"}),
+        (["/app/uv.lock"], [], {"UV_NO_CONFIG", "UV_PROJECT"}),
+    ],
+)
+def test_where_the_verifier_creates_a_project_uv_has_it_unless_the_agent_has_one_there(paths, remade, variables):
+    changes = [added(path) for path in paths]
+    found = [change.path for change in environments_of_uv(changes, NOTHING, "/app")]
+    assert found == remade
+    assert set(uv_variables(changes, PathSet(found), "/app", project=False, creates=True)) == variables
+
+
+@pytest.mark.parametrize(
+    ("script", "creates"),
+    [
+        ("uv init\nuv add pytest\n", True),
+        ("cd /app && ~/.local/bin/uv --offline init .\n", True),
+        ("uv venv; git init\n", False),
+        ("# uv init\nuv run x\n", False),
+        ("uv run python initialise.py\n", False),
+    ],
+)
+def test_a_verifier_creates_a_project_if_one_of_its_files_runs_uv_init(tmp_path, script, creates):
+    (tmp_path / "test.sh").write_text(script)
+    assert creates_uv_project((tmp_path,)) is creates
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,76 @@ async def test_nothing_of_the_agent_acts_where_the_verifier_puts_files(task, rew
     assert await reward(task(command, {"test_it.py": SCRIPT}, built=built), script) == 0
 
 
+AMONG_THE_TESTS = {
+    "another owner": "cp /verifier/test_it.py tests/ && chown -R 0:0 /app && cd tests",
+    "other rights before": "chmod -R a+rX /app && cp /verifier/test_it.py tests/ && cd tests",
+    "a copy": "cp -r /app /work && cp /verifier/test_it.py /work/tests/ && cd /work/tests",
+    "a copy of a copy with its times": (
+        "cp /verifier/test_it.py tests/ && chown -R 0:0 . && cp -a /app /tmp/one && cp -r /tmp/one /work"
+        " && cd /work/tests"
+    ),
+    "a copy of the tests alone": (
+        "cp -r tests /tmp/mine && cp -p /verifier/test_it.py /tmp/mine && ln -s /tmp/mine /w && cd /w"
+    ),
+    "tests out of an archive": "tar -xf /verifier/test.tar -C tests && chown -R 0:0 . && cd tests",
+}
+RUNNERS = {"pytest": "python3 -m pytest -q", "unittest": "python3 -m unittest discover -v -s"}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("case", AMONG_THE_TESTS)
+async def test_no_test_of_the_agent_becomes_one_of_the_verifier_by_rights_or_copies(task, reward, case, runner):
+    folder = task(f"{AMONG_THE_TESTS[case]}; {RUNNERS[runner]} .", {"test_it.py": SCRIPT})
+    with tarfile.open(folder / "verifier/test.tar", "w") as tar:
+        os.utime(folder / "verifier/test_it.py", (1e9, 1e9))
+        tar.add(folder / "verifier/test_it.py", "test_it.py")
+    script = f"mkdir tests; printf '{EVIL}' > x.txt; ln -s ../x.txt tests/test_a.py; cp x.txt tests/test_b.py"
+    assert await reward(folder, script) == 0
+
+
+WANTED = 'echo \'def test_mine(): assert open("/app/answer.txt").read() == "42"\' > tests/test_mine.py'
+BUILT_TESTS = (
+    "RUN mkdir /app/tests && echo 'def test_built(): assert 1' > /app/tests/test_built.py && echo 'v = 1' > /app/v.py"
+)
+RUN_TOGETHER = {
+    "tests of the agent that are named": (
+        "cp /verifier/test_it.py tests/; chown -R 0:0 .; set -- tests/test_it.py tests/test_mine.py",
+        "2 passed",
+    ),
+    "tests of the agent among those as built, for another owner": ("chown -R 0:0 .; set -- tests", "2 passed"),
+    "tests of the agent in a copy, for a changed program": (
+        "cp -r /app /work; cd /work; sed -i s/1/2/ v.py; set -- tests",
+        "2 passed",
+    ),
+    "tests as built in a copy, of which the agent has a copy": (
+        "chmod -R go-w .; cp -r /app /work; cp /verifier/test_it.py /work/tests/; cd /work; set -- tests",
+        "2 passed",
+    ),
+    "tests that the verifier edits and computes": (
+        """sed s/test_it/test_edited/ /verifier/test_it.py > tests/test_mine.py; chown -R 0:0 .
+        echo 'def test_seven(): pass' | sed s/seven/7/ > tests/test_more.py; set -- tests""",
+        "3 passed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RUN_TOGETHER)
+async def test_tests_as_built_of_the_verifier_and_named_ones_run_together(task, reward, case):
+    prepare, expected = RUN_TOGETHER[case]
+    command = f'{prepare}; python3 -m pytest -q -rA "$@" > /tmp/log; cat /tmp/log; grep "{expected}" /tmp/log'
+    folder = task(command, {"test_it.py": PYTEST}, built=BUILT_TESTS)
+    copied = "mkdir -p z/tests; cp tests/test_built.py z/tests"
+    assert await reward(folder, f"printf 42 > answer.txt; {WANTED}; {copied}") == 1
+
+
+async def test_a_test_as_built_that_the_agent_changed_does_not_run_among_those_of_the_verifier(task, reward):
+    command = "cp /verifier/test_it.py tests/ && python3 -m pytest -q tests"
+    folder = task(command, {"test_it.py": PYTEST}, built=BUILT_TESTS)
+    changed = f"printf '{EVIL}' > tests/test_built.py"
+    assert await reward(folder, changed) == 0
+    assert await reward(folder, f"printf 42 > answer.txt; {changed}") == 1
+
+
 async def test_the_module_path_and_the_start_up_code_of_the_environment_keep_working(task, reward):
     built = (
         "RUN mkdir /opt/own && echo 'value = 2' > /opt/own/own.py && echo 'import own; own.value += 40' "

@@ -1,6 +1,7 @@
 """The ground folder of a verifier's box: from it interpreters and tools know what is as built.
 
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
+                     sources    files of Python that the agent added or changed, and that survived: a size and a path
                      pristine/  settings that the agent changed, as the environment was built
                      settings   digests of the settings that the environment was built with
                      python/    the interpreter hook, started from the standard libraries of the environment
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +79,8 @@ class Ground:
     for every path, and for a name that its author knows: this one is made for one box."""
     phony: frozenset[str] = frozenset()
     """Targets of makefiles that a file of the agent would stand for."""
+    sources: bytes = field(default=b"", repr=False)
+    """The files of Python that the agent added or changed."""
 
     @property
     def files(self) -> Mapping[str, bytes]:
@@ -93,6 +97,7 @@ class Ground:
         if self.phony:
             files[MAKE_HOOK] = phony(self.phony)
         files[f"/node_modules/{self.node_hook}.js"] = f'require("{NODE_HOOK}");\n'.encode()
+        files[f"{GROUND}/sources"] = self.sources
         files[f"{GROUND}/changes"] = self.changes
         await sandbox.write_files(files)
         option = node_option(self.node_hook, misled=self.misleads_node)
@@ -152,6 +157,22 @@ def _records(changes: Iterable[Change], withheld: PathSet) -> Iterator[str]:
             yield f"changed {change.path}"
 
 
+def sources_of(changes: Iterable[Change], withheld: PathSet) -> bytes:
+    """The records of the files of Python that the agent added or changed and that survived, without installed ones.
+
+    A link has the size -1.
+    """
+    return b"".join(
+        f"{-1 if change.type == 'symlink' else change.size} {change.path}".encode("utf-8", "surrogateescape") + b"\0"
+        for change in changes
+        if change.path.endswith(".py")
+        and change.type in ("file", "symlink")
+        and change.kind != "deleted"
+        and "-packages/" not in change.path
+        and not withheld.covers(change.path)
+    )
+
+
 def _is_setting(path: str) -> bool:
     """Whether a copy of this file would act too: settings, and what makes the folder of a test a package."""
     name = path.rpartition("/")[2]
@@ -160,6 +181,10 @@ def _is_setting(path: str) -> bool:
 
 _UV_FILES: Final = frozenset({".python-version", ".python-versions", ".venv", "pyproject.toml", "uv.lock", "uv.toml"})
 """What uv looks for in the current folder and above it."""
+_UV_PROJECTS: Final = frozenset({"pyproject.toml", "uv.lock"})
+"""With one of these the agent has a project there, and `uv init` has nothing to create."""
+_UV_INIT: Final = re.compile(rb"^[^#\n]*\buv\b[^#\n;&|]*\sinit\b", re.MULTILINE)
+_LARGEST_SCRIPT: Final = 1 << 20
 NO_UV_SETTINGS: Final = {"UV_NO_CONFIG": "1"}
 """With it uv takes no settings and no version of Python from files, wherever it is started."""
 
@@ -172,26 +197,58 @@ def configures_uv(folders: Sequence[Path]) -> bool:
     return any(file.name in names and (file.name != "pyproject.toml" or b"uv" in file.read_bytes()) for file in found)
 
 
-def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:
+@functools.lru_cache(maxsize=128)
+def creates_uv_project(folders: Sequence[Path]) -> bool:
+    """Whether a file of a verifier runs `uv init`."""
+    files = (Path(place, name) for folder in folders for place, _, names in os.walk(folder) for name in names)
+    scripts = (file for file in files if file.is_file() and file.stat().st_size <= _LARGEST_SCRIPT)
+    return any(_UV_INIT.search(file.read_bytes()) for file in scripts)
+
+
+def environments_of_uv(changes: Sequence[Change], withheld: PathSet, workdir: str) -> list[Change]:
+    """Virtual environments of the agent's that uv would run, and use, where a verifier creates a project.
+
+    None if the agent has a project there: then `uv init` creates nothing.
+    """
+    own = _left_for_uv(changes, withheld, workdir)
+    if not _UV_PROJECTS.isdisjoint(_name(change.path) for change in own):
+        return []
+    return [change for change in own if _name(change.path) == ".venv"]
+
+
+def uv_variables(
+    changes: Sequence[Change], withheld: PathSet, workdir: str, *, project: bool, creates: bool = False
+) -> dict[str, str]:
     """How uv leaves alone what the agent added to the working folder and above it; empty if uv looks for none of that.
 
     A `project` that was built there stays uv's, with a virtual environment of its own instead of the agent's. Without
-    one uv has a project in the ground folder, so that `uv init`, `uv add` and `uv run` work as in the folder as built.
+    one uv has a project in the ground folder, so that `uv add` and `uv run` work as in the folder as built. `uv init`
+    refuses to run with it, so a verifier that `creates` a project has none, unless one of the agent's would be found.
     """
-    added = {
-        change.path.rpartition("/")[2]
-        for change in changes
-        if change.kind == "added" and below(workdir, _parent(change.path)) and not withheld.covers(change.path)
-    }
-    own = added & _UV_FILES
+    own = {_name(change.path) for change in _left_for_uv(changes, withheld, workdir)}
     if not own:
         return {}
     variables = dict(NO_UV_SETTINGS)
-    if not project:
+    if project:
+        variables |= {"UV_PROJECT_ENVIRONMENT": f"{GROUND}/uv/.venv"} if ".venv" in own else {}
+    elif not creates or not own.isdisjoint({*_UV_PROJECTS, ".venv"}):
         variables["UV_PROJECT"] = f"{GROUND}/uv"
-    elif ".venv" in own:
-        variables["UV_PROJECT_ENVIRONMENT"] = f"{GROUND}/uv/.venv"
     return variables
+
+
+def _left_for_uv(changes: Sequence[Change], withheld: PathSet, workdir: str) -> list[Change]:
+    return [
+        change
+        for change in changes
+        if change.kind == "added"
+        and _name(change.path) in _UV_FILES
+        and below(workdir, _parent(change.path))
+        and not withheld.covers(change.path)
+    ]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _parent(path: str) -> str:

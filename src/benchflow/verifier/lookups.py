@@ -104,6 +104,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "pytest",
+        "Tests in the folders that it searches.",
+        "hook",
+        "One that the agent left, also as a copy or with other rights, does not run among tests that the verifier put "
+        "there, unless the verifier names its file.",
+    ),
+    Lookup(
+        "pytest",
         "`__init__.py` of the folders around a test.",
         "hook",
         "A folder is a package only if its `__init__.py` is not the agent's.",
@@ -125,7 +132,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "uv",
         "The project and the `.venv` in the current folder.",
         "variable",
-        "`UV_PROJECT` or `UV_PROJECT_ENVIRONMENT` in the ground folder, where the agent added one.",
+        "`UV_PROJECT` or `UV_PROJECT_ENVIRONMENT` in the ground folder, where the agent added one. If the verifier "
+        "runs `uv init`, a `.venv` without a project is withheld, unless the task mentions it.",
     ),
     Lookup(
         "pip",
@@ -134,6 +142,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "System folders, tools and settings of homes are as built.",
     ),
     Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
+    Lookup("unittest", "Tests in the folders that it searches.", "hook", "As tests of pytest."),
     Lookup(
         "unittest",
         "`__init__.py` of the folders that it searches for tests.",

@@ -30,7 +30,10 @@ from benchflow.verifier.ground import (
     Ground,
     changed_settings,
     configures_uv,
+    creates_uv_project,
     describe,
+    environments_of_uv,
+    sources_of,
     uv_variables,
 )
 from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope, paths_of, words_of
@@ -143,6 +146,8 @@ class Survivors:
     withheld: list[Withheld] = field(default_factory=list)
     changes: bytes = b""
     """What survived, as the ground folder describes it."""
+    sources: bytes = b""
+    """The files of Python among it."""
     settings: list[str] = field(default_factory=list)
     """Settings that survived changed."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -161,6 +166,8 @@ class Survivors:
     """Whether the working folder was built with a `pyproject.toml`."""
     configures_uv: bool = False
     """Whether the environment or the verifier has settings for uv."""
+    creates_project: bool = False
+    """Whether the verifier runs `uv init`."""
     actions: frozenset[str] = frozenset()
     """Targets of makefiles of the verifier and of the environment that are not files."""
     phony: frozenset[str] = frozenset()
@@ -187,10 +194,14 @@ class Survivors:
         if not self.rules.keep_hooks:
             stand = makefiles.stand_for(changes, self.made, self.rules.expected)
             self.withheld += [Withheld(item.path, item.kind, "target") for item in stand if not known.covers(item.path)]
+            if self.creates_project and not self.project and ".venv" not in self.rules.expected:
+                remade = environments_of_uv(changes, PathSet(item.path for item in self.withheld), self.rules.workdir)
+                self.withheld += [Withheld(item.path, item.kind, "target") for item in remade]
         gone = [item.path for item in self.withheld]
         self.withheld = [item for item in self.withheld if not _was_placed(item, changes)]
         left = PathSet(gone)
         self.changes = describe(changes, left, self.rules)
+        self.sources = sources_of(changes, left)
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
             names = {change.path.rpartition("/")[2].casefold() for change in changes}
@@ -201,7 +212,9 @@ class Survivors:
             if node_packages.NAME in names:
                 self.node_packages = node_packages.candidates(changes, left)
             self.future = makefiles.of_the_future(changes, left, time.time())
-            self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
+            self.variables = uv_variables(
+                changes, left, self.rules.workdir, project=self.project, creates=self.creates_project
+            )
             if not self.configures_uv:  # then none that an archive brings counts either
                 self.variables |= NO_UV_SETTINGS
             own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
@@ -244,8 +257,15 @@ async def fork_for_verification(
     targets = built.actions | makefiles.actions_of(scope.folders)
     made = makefiles.made_by(scope.folders)
     configures = built.configures_uv or configures_uv(scope.folders)
+    creates = creates_uv_project(scope.folders)
     survivors = Survivors(
-        rules, without_links, project=built.project, configures_uv=configures, actions=targets, made=made
+        rules,
+        without_links,
+        project=built.project,
+        configures_uv=configures,
+        creates_project=creates,
+        actions=targets,
+        made=made,
     )
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
@@ -308,6 +328,7 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
         survivors.variables,
         survivors.misleads_node,
         phony=survivors.phony,
+        sources=survivors.sources,
     )
 
 

@@ -12,13 +12,13 @@ from typing import Final
 _FILES: Final = re.compile(
     r"\.(rprofile|renviron|rdata|rprofile\.site)"  # R
     r"|\.(npmrc|yarnrc|yarnrc\.yml|yarnrc\.yaml|pnpmfile\.c?js|pnp\.(c?js|loader\.mjs)|taprc)|bunfig\.toml"  # Node
-    r"|(jest|vitest|playwright|karma|ava|cypress|wdio|nightwatch)\.(config|conf)\.[a-z]+|\.mocharc(\.[a-z]+)?"
+    r"|(jest|vitest|playwright|karma|ava|cypress|wdio|nightwatch)\.(config|conf|projects|workspace)\.[a-z]+|\.mocharc(\.[a-z]+)?"
     r"|\.nycrc(\.[a-z]+)?|\.c8rc(\.[a-z]+)?|\.?jasmine\.json"
     r"|\.(rspec|rspec-local|gemrc|irbrc|pryrc|simplecov)|(rubygems|rbconfig)\.(rb|so)"  # Ruby, the last at its start
     r"|\.(proverc|perltidyrc|perlcriticrc)"  # Perl
     r"|go\.work(\.sum)?|rust-toolchain(\.toml)?"
     r"|\.(sbtopts|jvmopts|mavenrc|hotspotrc|hotspot_compiler)|junit-platform\.properties"  # Java
-    r"|phpunit\.xml(\.dist)?|\.user\.ini|php\.ini|\.busted|\.coveragerc"
+    r"|phpunit(\.dist)?\.xml(\.dist)?|\.user\.ini|php\.ini|\.busted|\.coveragerc"
     r"|\.(bazelrc|mise\.toml|tool-versions|gdbinit|lldbinit|exrc|octaverc|ghci|ocamlinit|sqliterc|psqlrc)"
     r"|gnumakefile|gems\.rb|ctestcustom\.(cmake|ctest)"
     r"|(s\.)?((gnu)?makefile|.+\.mk)(,v|\.(o|c|cc|cpp|p|f|m|r|s|mod|sh|y|l|w|ym|yl))"  # of which make makes makefiles

@@ -13,6 +13,7 @@ if (renamed) {
   if (renamed[0] === path.basename(process.argv[0] || "")) process.argv[0] = process.execPath;
 }
 
+const native = fs.readFileSync;
 let added, changed, hasModules, laid;
 
 function read() {
@@ -58,24 +59,51 @@ const isDoubtful = (place) => isOfAgent(place) || isNew(place);
 // Packages that were unpacked resolve among themselves as they always do.
 const isOwnBusiness = (asking) => isOfAgent(asking) || (asking.includes("/node_modules/") && isNew(asking));
 
-// A copy of one of the verifier's files, in whatever way and over whatever file it was made.
+// A copy of one of the verifier's files, wherever it is and over whatever file it was made: it was touched since.
 function isOfVerifier(place) {
-  const names = place.split("/");
-  for (let count = names.length - 1; count > 0; count--) {
-    const own = path.join("/verifier", ...names.slice(count));
-    try {
-      if (fs.readFileSync(own).equals(fs.readFileSync(place))) return true;
-    } catch (error) {
-      continue;
-    }
+  try {
+    const found = fs.statSync(place);
+    if (!found.isFile() || found.ctimeMs <= laid) return /^\/verifier\//.test(fs.realpathSync(place));
+    if (ofVerifier === undefined) ofVerifier = filesOfVerifier();
+    return (ofVerifier.get(found.size) || []).some((file) => native(file).equals(native(place)));
+  } catch (error) {
+    return false;
   }
-  return false;
 }
 
-// A file of the verifier's that was copied beside the agent's is found before one of the agent's that is spelled shorter.
-function beside(request, asking) {
+let ofVerifier;
+
+// The files of the verifier, by size; found when something is in doubt.
+function filesOfVerifier() {
+  const found = new Map([[0, []]]);
+  const add = (place) => {
+    try {
+      const file = fs.statSync(place);
+      if (file.isDirectory() && !fs.lstatSync(place).isSymbolicLink()) {
+        fs.readdirSync(place).forEach((name) => add(path.join(place, name)));
+      } else if (file.isFile() && file.size > 0) {
+        found.set(file.size, found.get(file.size) || []);
+        found.get(file.size).push(place);
+      }
+    } catch (error) {
+      return; // leads nowhere, or is not for this user, who could not copy it
+    }
+  };
+  add("/verifier");
+  return found;
+}
+
+// Whether a file was written while the verifier works, beside one that the agent left and nobody touched since.
+function isWrittenBeside(file, other) {
+  const found = fs.statSync(file);
+  return found.mtimeMs > laid && found.ctimeMs > laid && fs.statSync(other).ctimeMs <= laid;
+}
+
+// A file that the verifier put beside the agent's is found before one of the agent's that is spelled shorter.
+function beside(request, asking, other) {
   const place = path.resolve(path.dirname(asking), request);
-  return Object.keys(Module._extensions).map((end) => place + end).find((file) => fs.existsSync(file) && !isDoubtful(file));
+  const files = Object.keys(Module._extensions).map((end) => place + end).filter((file) => fs.existsSync(file));
+  return files.find((file) => !isDoubtful(file) || isWrittenBeside(file, other));
 }
 
 const original = Module._resolveFilename;
@@ -97,7 +125,7 @@ Module._resolveFilename = function (request, parent, isMain, options) {
   } catch (error) {
     failure = error; // perhaps of a `package.json` of the agent's
   }
-  const own = /^\.\.?($|\/)/.test(request) ? asking && found && beside(request, asking) : inPlaces(request, parent);
+  const own = /^\.\.?($|\/)/.test(request) ? asking && found && beside(request, asking, found) : inPlaces(request, parent);
   if (!own && failure) throw failure;
   return own || found;
 };
@@ -181,7 +209,6 @@ function isSetting(file) {
   return isOfAgent(path.resolve(file instanceof URL ? file.pathname : file)) && isForProgram();
 }
 
-const native = fs.readFileSync;
 const later = fs.readFile;
 const promised = fs.promises.readFile;
 fs.readFileSync = function (file, ...rest) {

@@ -6,7 +6,7 @@
 package VerifierGround;
 
 my $ground = "/run/verifier-ground";
-my ($laid, %added, %known);
+my ($laid, %added, %known, %own);
 
 sub read_changes {
     open(my $file, "<", "$ground/changes") or return 0;
@@ -41,14 +41,30 @@ sub is_added {
     return 0;
 }
 
-# Whether a file is a copy of one of the verifier's.
+# Whether a file is a copy of one of the verifier's, wherever it is and over whatever file it was made.
 sub is_copy {
-    my @names = split m{/}, $_[0];
-    for my $count (1 .. $#names) {
-        my $other = join "/", "/verifier", @names[$#names - $count + 1 .. $#names];
-        return 1 if -f $other && -s $other == -s $_[0] && content($other) eq content($_[0]);
+    my ($path) = @_;
+    my ($size, $touched) = (stat $path)[7, 10];
+    return 0 if !$size || $touched < $laid;
+    %own = files_of_verifier() unless %own;
+    for my $other (@{$own{$size} || []}) {
+        return 1 if content($other) eq content($path);
     }
     return 0;
+}
+
+# The files of the verifier, by size; found when something is in doubt.
+sub files_of_verifier {
+    my %found = (0 => []);
+    my @folders = ("/verifier");
+    while (defined(my $folder = shift @folders)) {
+        opendir(my $names, $folder) or next;
+        for my $place (map { "$folder/$_" } grep { !/^\.\.?$/ } readdir $names) {
+            if (-d $place) { push @folders, $place unless -l $place }
+            elsif (-f $place && -r $place) { push @{$found{-s $place}}, $place }
+        }
+    }
+    return %found;
 }
 
 sub content {

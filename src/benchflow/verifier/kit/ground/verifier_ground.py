@@ -33,7 +33,7 @@ SETTLED = frozenset(
 )
 """Modules that are changed after their import."""
 FINDER: "Any" = _frozen_importlib_external.PathFinder
-_OURS = ("verifier_ground", "verifier_lookups", "verifier_texts")
+_OURS = ("verifier_ground", "verifier_lookups", "verifier_tests", "verifier_texts")
 _HEAD = 1 << 14
 
 
@@ -106,12 +106,17 @@ def _as_built_places() -> "tuple[str, ...] | None":
 
 
 def _lookups() -> "Any":
-    found = sys.modules.get("verifier_lookups")
+    return ours("verifier_lookups")
+
+
+def ours(name: str) -> "Any":
+    """A module of this folder, which is on the path only meanwhile."""
+    found = sys.modules.get(name)
     if found is None:
         path = sys.path[:]
         sys.path[:] = [HERE, encodings.__path__[0].rpartition("/")[0]]
         try:
-            found = __import__("verifier_lookups")
+            found = __import__(name)
         finally:
             sys.path[:] = path
     return found

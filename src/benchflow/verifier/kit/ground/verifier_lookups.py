@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 GROUND = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_PLACES = ("/verifier/", "/tests/", GROUND + "/")
+PLACES = ("/verifier/", "/tests/", GROUND + "/")
 """Where nothing is the agent's."""
 
 
@@ -44,20 +44,23 @@ class Changes:
         found = self._known.get(path)
         if found is None:
             here = os.path.abspath(path)
-            found = self._below(here) or self._below(os.path.realpath(here))
-            found = self._known[path] = found and not self.is_new(here) and not texts.is_copy(here)
+            real = os.path.realpath(here)
+            found = (self._below(here) or self._below(real)) and not real.startswith(PLACES)
+            # Only what was touched can be a copy: programs that the agent left cost no search for one.
+            copied = found and self.is_touched(here) and (self.is_new(here) or texts.is_copy(here))
+            found = self._known[path] = found and not copied
         return found
 
     def is_agents_setting(self, path: str) -> bool:
         """Whether a file is a setting that the agent added, changed or may have supplied to what the verifier made."""
         here, real = os.path.abspath(path), os.path.realpath(path)
-        if here.startswith(_PLACES) and real.startswith(_PLACES):
+        if here.startswith(PLACES) and real.startswith(PLACES):
             return False
         if self.is_touched(path):
             return not self._is_settled(path)
         known = self.settings.get(os.path.basename(path), ())
         if self._below(here) or self._below(real) or here in known or real in known:
-            return not texts.is_copy(here)
+            return True
         return any(texts.is_same(path, other) for other in known)
 
     def _is_settled(self, path: str) -> bool:
@@ -125,7 +128,7 @@ def _ignore_bytecode(spec: "Any") -> None:
 
 
 def _is_new_bytecode(path: str) -> bool:
-    return not path.startswith(_PLACES) and not _is_installed(path) and CHANGES.is_touched(path)
+    return not path.startswith(PLACES) and not _is_installed(path) and CHANGES.is_touched(path)
 
 
 def _unknown(path: str) -> "Any":
@@ -201,21 +204,23 @@ def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", t
             continue
         if not _is_agents(found.origin):
             return found
-        beside = _beside(fullname, entry)
+        beside = _beside(fullname, entry, found.origin)
         if beside is not None:
             return beside
     found = native(cls, fullname, portions, target) if portions else None
     return found if found is None or not any(map(CHANGES.is_agents, found.submodule_search_locations)) else None
 
 
-def _beside(fullname: str, entry: str) -> "Any":
-    """A module as built, or a copy of the verifier's, in the same folder behind one of the agent of another suffix."""
+def _beside(fullname: str, entry: str, other: str) -> "Any":
+    """A module as built, or one that the verifier put there, in the same folder as an `other` one of the agent."""
     folder = os.path.abspath(entry)
     built = os.path.basename(folder) in ("site-packages", "dist-packages") and not CHANGES.is_agents(folder)
     for suffix in extension_suffixes() + SOURCE_SUFFIXES + BYTECODE_SUFFIXES:
         place = os.path.join(folder, fullname + suffix)
-        if os.path.isfile(place) and not CHANGES.is_agents(place) and (built or texts.is_copy(place)):
-            return spec_from_file_location(fullname, place)
+        if place != other and os.path.isfile(place) and not CHANGES.is_agents(place):
+            later = CHANGES.is_new(place) and not CHANGES.is_touched(other)
+            if built or later or texts.is_known(place):
+                return spec_from_file_location(fullname, place)
     return None
 
 
@@ -427,30 +432,23 @@ def _is_named(manager: "Any", conftest: str) -> bool:
         if (os.path.isdir(path) or path.endswith(".py")) and CHANGES.is_agents(path):
             folder = os.path.dirname(os.path.realpath(conftest))
             if path == folder or path.startswith(folder + "/") or folder.startswith(path + "/"):
-                return not CHANGES.is_touched(path) if os.path.isfile(path) else not _has_new_tests(path)
+                return _tests().is_agents(path) if os.path.isfile(path) else not _has_tests(path, _patterns(config))
     return False
 
 
-def _has_new_tests(folder: str) -> bool:
-    """Whether the verifier put tests into a folder or below it."""
-    found = _NEW_TESTS.get(folder)
-    if found is None:
-        files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
-        found = any(file.endswith(".py") and CHANGES.is_touched(file) for file in files)
-        _NEW_TESTS[folder] = found
-    return found
+def _tests() -> "Any":
+    """Decisions on tests, which only test runners need."""
+    import verifier_ground  # type: ignore[import-not-found, unused-ignore] # beside this file in a box
+
+    return verifier_ground.ours("verifier_tests")
 
 
-_NEW_TESTS: "dict[str, bool]" = {}
+def _has_tests(folder: str, patterns: "tuple[str, ...]") -> bool:
+    return bool(_tests().has_own(folder, patterns))
 
 
-def _is_uninvited(path: str, named: "Any") -> bool:
-    """Whether a test of the agent lies among tests that the verifier put there, and is not named itself."""
-    if not CHANGES.is_agents(path) or CHANGES.is_touched(path):
-        return False
-    if os.path.abspath(path) in [os.path.abspath(word) for word in named]:
-        return False
-    return any(_has_new_tests(folder) for folder in {os.path.dirname(path), *named})
+def _patterns(config: "Any") -> "tuple[str, ...]":
+    return tuple(config.getini("python_files"))
 
 
 def _pathlib(module: "Any") -> None:
@@ -503,9 +501,12 @@ def _python(module: "Any") -> None:
     collect = module.Module.collect
 
     def collect_invited(self: "Any") -> "Any":
-        words = [str(word).partition("::")[0] for word in getattr(self.config, "args", ())]
         path = str(getattr(self, "path", None) or self.fspath)
-        return [] if not _is_agents_program() and _is_uninvited(path, words) else collect(self)
+        return collect(self) if _is_agents_program() or not is_uninvited(self.config, path) else []
+
+    def is_uninvited(config: "Any", path: str) -> bool:
+        words = [str(word).partition("::")[0] for word in getattr(config, "args", ())]
+        return bool(_tests().is_uninvited(path, words, _patterns(config)))
 
     module.Module.collect = collect_invited
 
@@ -515,19 +516,20 @@ def _unittest(module: "Any") -> None:
     loader = module.TestLoader
     find = loader._find_test_path
 
-    def find_invited(self: "Any", full_path: str, *args: "Any", **options: "Any") -> "Any":
+    def find_invited(self: "Any", full_path: str, pattern: str, *args: "Any", **options: "Any") -> "Any":
         if _is_agents_program():
-            return find(self, full_path, *args, **options)
-        if os.path.isfile(full_path) and _is_uninvited(full_path, ()):
+            return find(self, full_path, pattern, *args, **options)
+        if os.path.isfile(full_path) and _tests().is_uninvited(full_path, (), (pattern,)):
             return None, False
         init = os.path.join(full_path, "__init__.py")
-        if os.path.isfile(init) and CHANGES.is_agents_setting(init) and _has_new_tests(os.path.dirname(full_path)):
-            if not _has_new_tests(full_path):
+        around = os.path.dirname(full_path)
+        if os.path.isfile(init) and CHANGES.is_agents_setting(init) and _has_tests(around, (pattern,)):
+            if not _has_tests(full_path, (pattern,)):
                 return None, False
             package = type(sys)(self._get_name_from_path(full_path))
             package.__file__, package.__path__ = init, [full_path]
             sys.modules.setdefault(package.__name__, package)
-        return find(self, full_path, *args, **options)
+        return find(self, full_path, pattern, *args, **options)
 
     loader._find_test_path = find_invited
 

@@ -6,20 +6,23 @@ Where a file lies and when it was written do not tell: a verifier unpacks and co
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 GROUND = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VERIFIER = "/verifier"
 _LARGEST_TEXT = 1 << 20
+_LARGEST_ARCHIVE = 1 << 26
 
 
 def is_copy(path: str) -> bool:
-    """Whether a file is a copy of one of the verifier's, in whatever way and over whatever file it was made."""
-    tail = ""
-    for name in reversed(path.split("/")):
-        tail = name + tail
-        if os.path.isfile(VERIFIER + "/" + tail) and is_same(path, VERIFIER + "/" + tail):
-            return True
-        tail = "/" + tail
-    return False
+    """Whether a file has the bytes of one of the verifier's, wherever it is and over whatever file it was made."""
+    try:
+        size = os.path.getsize(path)
+    except OSError:
+        return False
+    return size > 0 and any(is_same(path, other) for other in _files().get(size, ()))
 
 
 def is_same(path: str, other: str) -> bool:
@@ -42,10 +45,44 @@ def is_known(path: str) -> bool:
         return False
     if not data.strip():
         return True
-    sizes = (other for other in _files() if os.path.getsize(other) == len(data))
-    return (
-        any(is_same(path, other) for other in sizes) or _is_built(data) or any(_writes(text, data) for text in _texts())
-    )
+    return is_copy(path) or _is_built(data) or any(_writes(text, data) for text in _texts())
+
+
+def is_packed(path: str) -> bool:
+    """Whether a file of Python has the bytes of one in an archive of the verifier."""
+    if not _PACKED:
+        _PACKED.add(b"")
+        for archive in [place for places in _files().values() for place in places]:
+            _PACKED.update(_members(archive))
+    with open(path, "rb") as file:
+        return file.read(_LARGEST_TEXT) in _PACKED
+
+
+_PACKED: "set[bytes]" = set()
+
+
+def _members(path: str) -> "Iterator[bytes]":
+    """The files of Python in an archive; nothing of another file."""
+    import tarfile
+    import zipfile
+    import zlib
+
+    try:
+        if os.path.getsize(path) > _LARGEST_ARCHIVE:
+            return
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for member in archive.infolist():
+                    if member.filename.endswith(".py") and member.file_size < _LARGEST_TEXT:
+                        yield archive.read(member)
+            return
+        with tarfile.open(path) as tar:
+            for item in tar:
+                content = tar.extractfile(item) if item.name.endswith(".py") and item.size < _LARGEST_TEXT else None
+                if content is not None:
+                    yield content.read()
+    except (OSError, EOFError, KeyError, RuntimeError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
+        return
 
 
 def names(word: str) -> bool:
@@ -68,18 +105,26 @@ def _is_built(data: bytes) -> bool:
     return hashlib.sha256(data).hexdigest().encode() in digests
 
 
-def _files() -> "list[str]":
-    paths = [os.path.join(folder, name) for folder, _, found in os.walk(VERIFIER) for name in found]
-    return [path for path in paths if os.path.isfile(path) and os.access(path, os.R_OK)]
+def _files() -> "dict[int, list[str]]":
+    """The files of the verifier that can be read, by size; found when somebody asks."""
+    if not _FILES:
+        _FILES[-1] = []
+        for folder, _, names in os.walk(VERIFIER):
+            for path in (os.path.join(folder, name) for name in names):
+                if os.path.isfile(path) and os.access(path, os.R_OK):
+                    _FILES.setdefault(os.path.getsize(path), []).append(path)
+    return _FILES
+
+
+_FILES: "dict[int, list[str]]" = {}
 
 
 def _texts() -> "list[bytes]":
     """The files of the verifier that may be scripts."""
     if not _TEXTS:
-        for path in _files():
-            if os.path.getsize(path) <= _LARGEST_TEXT:
-                with open(path, "rb") as file:
-                    _TEXTS.append(file.read())
+        for path in (path for size, paths in _files().items() if size <= _LARGEST_TEXT for path in paths):
+            with open(path, "rb") as file:
+                _TEXTS.append(file.read())
     return _TEXTS
 
 
