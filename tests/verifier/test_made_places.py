@@ -91,7 +91,6 @@ def test_what_was_there_before_is_not_made():
     [
         ((), (), (), True),
         (("/app/env",), (), (), False),
-        (("/app",), (), (), True),
         ((), ("python",), (), False),
         ((), ("python",), ("python",), True),
         (("/app/env/python",), (), (), False),
@@ -130,6 +129,15 @@ def test_names_that_the_verifier_uses_and_the_task_does_not_are_suspect():
         {"/app/test_outputs.py"},
         {"/app/test_outputs.py", "/app/.VENV"},
     ]
+
+
+def test_what_is_in_a_folder_that_the_task_asks_for_is_suspect_only_if_it_is_called_like_a_file_of_the_verifiers():
+    made = MadeByVerifier(
+        own=frozenset({"test.py"}), asked=frozenset({"/app/out"}), used=frozenset({"a.gz", "test.py"})
+    )
+    folder = change("/app/out", "directory")
+    assert made.suspects([folder, change("/app/out/a.gz")]) == []
+    assert made.suspects([folder, change("/app/out/test.py")]) == [{"/app/out/test.py"}]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ _OF_EVERYBODY: Final = ("/dev/shm/", "/tmp/", "/var/tmp/")  # noqa: S108 - nothi
 _OF_PACKAGES: Final = ("/bin/", "/etc/", "/lib", "/sbin/", "/usr/", "/var/lib/")
 """Where package managers install. Files of a package that agent and verifier both install are not taken from it: its
 manager would still call it installed. Other rules say which programs come first there."""
+_OF_REWARDS: Final = "/logs/verifier"
+"""An empty folder that every agent finds."""
 _BINARY: Final = ("7f454c46", "213c6172", "cafebabe", "0061736d", "4243c0de")
 """How programs and parts of programs begin: ELF, archives of objects, classes of Java, WebAssembly, bitcode."""
 _EXECUTABLE: Final = 0o111
@@ -77,7 +79,7 @@ class MadeByVerifier:
     own: frozenset[str] = frozenset()
     """Names of the verifier's files: what it copies."""
     asked: frozenset[str] = frozenset()
-    """Paths that the task speaks of, absolute."""
+    """Paths that the task speaks of, absolute, but for the working folder and those above it."""
     words: frozenset[str] = frozenset()
     """Names of files that the task speaks of."""
     used: frozenset[str] = frozenset()
@@ -113,7 +115,7 @@ class MadeByVerifier:
         return [group for group in dict.fromkeys((own, used)) if group]
 
     def _may_be_kept(self, change: Change, folders: frozenset[str]) -> bool:
-        if change.kind == "deleted" or change.path.startswith(_OF_PACKAGES):
+        if change.kind == "deleted" or change.path.startswith((*_OF_PACKAGES, _OF_REWARDS)):
             return False
         if change.type != "file":
             return True
@@ -124,10 +126,9 @@ class MadeByVerifier:
 
     def _is_asked_for(self, path: str) -> bool:
         name = path.rpartition("/")[2]
-        if path in self.asked or (name in self.words and name not in self.own):
-            return True
-        folders = (str(folder) for folder in PurePosixPath(path).parents)
-        return any(folder in self.asked and folder in self.places.folders for folder in folders)
+        if path in self.asked or name in self.own:
+            return path in self.asked
+        return name in self.words or any(str(folder) in self.asked for folder in PurePosixPath(path).parents)
 
 
 def made_places(before: Iterable[Change], after: Iterable[Change], begins: Mapping[str, str]) -> MadePlaces:

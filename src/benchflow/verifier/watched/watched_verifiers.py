@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 import anyio
@@ -108,10 +108,11 @@ class Watching:
         return _without(scope, replace(made, places=made.places | places), changes) if places.files else None, None
 
     def _made(self, scope: Scope, places: MadePlaces) -> MadeByVerifier:
+        workdir = self.environment.preparation.spec.workdir
         return MadeByVerifier(
             places,
             own=names_in(scope.folders),
-            asked=paths_asked_for(scope.prompt, self.environment.preparation.spec.workdir),
+            asked=paths_asked_for(scope.prompt, workdir) - {workdir, *map(str, PurePosixPath(workdir).parents)},
             words=words_of(scope.prompt),
             used=learned_lookups.named_by(scope.folders, scope.prompt)[1],
             as_root=is_root(scope.user),
