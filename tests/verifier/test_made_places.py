@@ -108,6 +108,13 @@ def test_what_agent_and_verifier_both_install_stays_as_its_package_manager_knows
     assert made.suspects([change("/usr/bin/curl", mode=0o755)]) == []
 
 
+def test_a_working_folder_among_the_systems_is_the_agents_all_the_same():
+    planted = change("/usr/src/app/test.py", "directory")
+    made = MadeByVerifier(places(change("/usr/src/app/test.py")), frozenset({"test.py"}), workdir="/usr/src/app")
+    assert made.takes(planted)
+    assert made.suspects([planted]) == [{"/usr/src/app/test.py"}]
+
+
 def test_what_is_no_file_stays_nowhere_in_the_place_of_a_file_or_folder():
     made = MadeByVerifier(FILES, asked=frozenset({"/app/env", "/app/test.py"}), words=frozenset({"env", "test.py"}))
     assert made.takes(change("/app/env", "symlink"))
@@ -169,6 +176,19 @@ async def test_a_folder_in_the_place_of_a_test_that_the_verifier_copies_does_not
         found = await it.verify()
         assert found.verdict.reward == 0
         assert [(item.path, item.reason) for item in found.withheld] == [("/app/test_outputs.py", "made")]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("rung", ["shared", "system"])
+async def test_neither_does_it_where_the_working_folder_is_among_the_systems(bench, package, rung):
+    script = COPIED.format(before="").replace("/app", "/usr/src/app")
+    files = {"verifier/test.sh": script, "verifier/test_outputs.py": TEST.replace("/app", "/usr/src/app")}
+    frontmatter = f"verifier: {{isolation: {rung}}}\nenvironment: {{workdir: /usr/src/app}}\n"
+    async with bench(package(frontmatter, files)) as it:
+        await it.agent(f"echo guess > answer.txt; {PLANTED}")
+        assert (await it.verify()).verdict.reward == 0
+        await it.agent("rm -r test_outputs.py; echo 42 > answer.txt")
+        assert (await it.verify()).verdict.reward == 1
 
 
 @pytest.mark.sandbox

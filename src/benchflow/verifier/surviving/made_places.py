@@ -85,6 +85,7 @@ class MadeByVerifier:
     used: frozenset[str] = frozenset()
     """Words of the verifier's files, in lower case."""
     as_root: bool = True
+    workdir: str = "/app"
     suspected: frozenset[str] = frozenset()
     """Paths that are withheld to see what the verifier makes without them."""
 
@@ -96,7 +97,7 @@ class MadeByVerifier:
         path = change.path
         if path in self.suspected:
             return True
-        if path.startswith(_OF_PACKAGES):
+        if self._is_of_packages(path):
             return False
         if change.type == "file" and path.rpartition("/")[2] in self.own:
             return change.kind != "deleted" and self.places.has_file(path)
@@ -115,7 +116,7 @@ class MadeByVerifier:
         return [group for group in dict.fromkeys((own, used)) if group]
 
     def _may_be_kept(self, change: Change, folders: frozenset[str]) -> bool:
-        if change.kind == "deleted" or change.path.startswith((*_OF_PACKAGES, _OF_REWARDS)):
+        if change.kind == "deleted" or self._is_of_packages(change.path) or change.path.startswith(_OF_REWARDS):
             return False
         if change.type != "file":
             return True
@@ -123,6 +124,10 @@ class MadeByVerifier:
         inner = change.path.rpartition("/")[0] in folders
         added = change.kind == "added" and (inner or executable)
         return added or change.path.startswith(_OF_EVERYBODY) or not self.as_root
+
+    def _is_of_packages(self, path: str) -> bool:
+        """The working folder can be in `/usr` too, and is the agent's all the same."""
+        return path.startswith(_OF_PACKAGES) and not path.startswith(f"{self.workdir}/")
 
     def _is_asked_for(self, path: str) -> bool:
         name = path.rpartition("/")[2]

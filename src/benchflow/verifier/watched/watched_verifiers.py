@@ -116,6 +116,7 @@ class Watching:
             words=words_of(scope.prompt),
             used=learned_lookups.named_by(scope.folders, scope.prompt)[1],
             as_root=is_root(scope.user),
+            workdir=workdir,
         )
 
     async def learn(self, scope: Scope, name: str, sandbox: Sandbox) -> None:
